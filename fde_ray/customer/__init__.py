@@ -1,0 +1,1 @@
+"""The simulated customer that answers an agent's questions."""

@@ -1,0 +1,1 @@
+"""Scheduling of runs from planned to graded."""

@@ -1,0 +1,1 @@
+"""The HTTP applications that solving and grading runs talk to."""

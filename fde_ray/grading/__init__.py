@@ -1,0 +1,1 @@
+"""Extraction, scoring and judging of a finished run."""

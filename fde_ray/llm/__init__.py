@@ -1,0 +1,1 @@
+"""Clients for chat models, real and offline."""

@@ -1,0 +1,1 @@
+"""Token counts, prices and the cost ledger."""

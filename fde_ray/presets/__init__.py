@@ -1,0 +1,1 @@
+"""Sweep specifications that ship with the package."""

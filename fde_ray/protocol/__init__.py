@@ -1,0 +1,1 @@
+"""The benchmark's rules as pure functions and state machines."""

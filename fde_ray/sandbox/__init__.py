@@ -1,0 +1,1 @@
+"""Isolated places in which agent and evaluator code runs."""

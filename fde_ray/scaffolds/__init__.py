@@ -1,0 +1,1 @@
+"""Agent loops that turn a model into a system under test."""

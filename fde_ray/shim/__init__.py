@@ -1,0 +1,1 @@
+"""The standard-library program that runs a solving attempt next to its sandbox."""
