@@ -1,0 +1,63 @@
+"""One chat call to a model, in the OpenAI dialect, and who pays for it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from .base import Record
+from .states import Role
+
+
+class ChatRequest(Record):
+    """`messages`, `tools`, `response_format` are passed on in the OpenAI shape."""
+
+    model: str
+    messages: tuple[dict[str, Any], ...]
+    tools: tuple[dict[str, Any], ...] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    temperature: float | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    response_format: dict[str, Any] | None = None
+    stop: str | tuple[str, ...] | None = None
+    extra: dict[str, Any] = {}
+    """Further parameters that a caller set (top_p, seed, reasoning_effort …)."""
+
+
+class Usage(Record):
+    """Tokens as the provider counted them; None = it did not say."""
+
+    prompt_tokens: int | None = Field(default=None, ge=0)
+    completion_tokens: int | None = Field(default=None, ge=0)
+    cached_tokens: int | None = Field(default=None, ge=0)
+    reasoning_tokens: int | None = Field(default=None, ge=0)
+    source: Literal["provider", "estimated", "unknown", "offline"] = "unknown"
+
+
+class ChatReply(Record):
+    """`message` is the assistant message in the OpenAI shape (content, tool_calls)."""
+
+    message: dict[str, Any]
+    finish_reason: str = "stop"
+    usage: Usage = Usage()
+    model: str
+    """The name that the provider returned."""
+    reply_id: str = ""
+
+    @property
+    def text(self) -> str:
+        content = self.message.get("content")
+        return content if isinstance(content, str) else ""
+
+
+class Bill(Record):
+    """Who a call is for. Comes from our own token or pool, never from a request body."""
+
+    run_id: str
+    subject: str
+    """The attempt (`<run>.<n>`) or grading try (`<run>/<grade>/<route>.<n>`)."""
+    role: Role
+    case_id: str
+    repeat: int = 1
+    grade_id: str | None = None

@@ -1,0 +1,102 @@
+"""YAML documents of the user, read so that every fault names its line."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from .base import Record
+from .errors import SpecError
+
+R = TypeVar("R", bound=Record)
+
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 30
+
+
+def parse_document(text: str | bytes, record: type[R], *, path: str = "") -> R:
+    """Return `record` read from YAML (or JSON) text; SpecError names the line at fault."""
+    node = _node(text, path)
+    value = _value(node, path, 0)
+    if not isinstance(value, dict):
+        raise SpecError("the document must be a mapping of keys", path=path, line=1)
+    try:
+        return record.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise SpecError(
+            _message(first), path=path, line=_line(node, first["loc"], first["type"])
+        ) from error
+
+
+def _node(text: str | bytes, path: str) -> yaml.Node:
+    if len(text) > MAX_BYTES:
+        raise SpecError(f"larger than {MAX_BYTES} bytes", path=path)
+    try:
+        decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+        node = yaml.compose(decoded, Loader=yaml.SafeLoader)
+    except UnicodeDecodeError as error:
+        raise SpecError("not UTF-8 text", path=path) from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise SpecError(str(problem), path=path, line=mark.line + 1 if mark else None) from error
+    except RecursionError as error:
+        raise SpecError("nested too deeply", path=path) from error
+    if node is None:
+        raise SpecError("the document is empty", path=path)
+    return node
+
+
+def _value(node: yaml.Node, path: str, depth: int) -> Any:
+    line = node.start_mark.line + 1
+    if depth > MAX_DEPTH:
+        raise SpecError("nested too deeply", path=path, line=line)
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(item, path, depth + 1) for item in node.value]
+    if isinstance(node, yaml.MappingNode):
+        found: dict[Hashable, Any] = {}
+        for key_node, value_node in node.value:
+            key = key_node.value
+            if not isinstance(key, str) or key == "<<":
+                raise SpecError("keys must be plain text", path=path, line=line)
+            if key in found:
+                raise SpecError(
+                    f"{key!r} is given twice", path=path, line=key_node.start_mark.line + 1
+                )
+            found[key] = _value(value_node, path, depth + 1)
+        return found
+    try:
+        return yaml.SafeLoader("").construct_object(node)
+    except (yaml.YAMLError, ValueError) as error:
+        raise SpecError(f"cannot read {str(node.value)[:40]!r}", path=path, line=line) from error
+
+
+def _line(node: yaml.Node, loc: tuple[int | str, ...], kind: str) -> int:
+    line = node.start_mark.line + 1
+    for part in loc:
+        if isinstance(node, yaml.MappingNode):
+            pair = next(((k, v) for k, v in node.value if k.value == part), None)
+            if pair is None:
+                return line
+            line = pair[0].start_mark.line + 1
+            node = pair[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            if part >= len(node.value):
+                return line
+            node = node.value[part]
+            line = node.start_mark.line + 1
+    return line
+
+
+def _message(error: Any) -> str:
+    loc = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"unknown key {loc!r}"
+    if error["type"] == "missing":
+        return f"{loc!r} is missing"
+    text = str(error["msg"]).removeprefix("Value error, ")
+    return f"{loc}: {text}" if loc else text

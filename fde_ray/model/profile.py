@@ -1,0 +1,63 @@
+"""The Profile: where and how sweeps run. It belongs to the operator and never enters an id."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from .base import Record
+from .units import Duration, parse_duration
+
+
+class Endpoint(Record):
+    """Where calls for some models go. The first endpoint whose `match` fits wins."""
+
+    match: str = Field(min_length=1)
+    """A model name, or a prefix that ends in `*`."""
+    base_url: str | None = None
+    """An OpenAI-compatible root such as http://127.0.0.1:8000/v1; None = litellm's own."""
+    model: str | None = None
+    """The name sent on the wire; None = the model name without its provider."""
+    api_key_env: str | None = None
+    api_key_file: str | None = None
+    timeout: Duration = parse_duration("10m")
+    max_parallel: int = Field(default=64, ge=1)
+
+
+class SandboxProfile(Record):
+    runtime: Literal["auto", "bubblewrap", "gvisor", "none"] = "auto"
+    """auto = bubblewrap if a probe shows it works, else gVisor, else refuse."""
+    agent_env: str | None = None
+    """A Python environment shown read-only to agents; None = the one that set-up made."""
+
+
+class Concurrency(Record):
+    """How much is in flight at once; None = the number of CPU cores."""
+
+    runs: int | None = Field(default=None, ge=1)
+    gradings: int | None = Field(default=None, ge=1)
+    customer_calls: int = Field(default=32, ge=1)
+    judge_calls: int = Field(default=32, ge=1)
+
+
+class Profile(Record):
+    schema_: Literal["fde_ray.profile/1"] = Field(alias="schema", default="fde_ray.profile/1")
+    tenant: str = Field(default="local", pattern=r"^[a-z0-9-]{1,40}$")
+    home: str | None = None
+    """State folder; None = $FDE_RAY_HOME, else ~/.fde-ray."""
+    cases: str | None = None
+    """Folder of case packages; None = those that ship with this project."""
+    sandbox: SandboxProfile = SandboxProfile()
+    endpoints: tuple[Endpoint, ...] = ()
+    prices: str | None = None
+    """Price table (YAML); None = the one that ships with this project."""
+    concurrency: Concurrency = Concurrency()
+    attempts: int = Field(default=3, ge=1, le=20)
+    """Attempts before an infrastructure loss puts a run into quarantine."""
+    provider_retries: int = Field(default=4, ge=0, le=20)
+    snapshot_every: Duration = parse_duration("30m")
+    heartbeat_every: Duration = parse_duration("5s")
+
+    def __repr__(self) -> str:
+        return f"Profile(tenant={self.tenant!r}, runtime={self.sandbox.runtime!r})"
