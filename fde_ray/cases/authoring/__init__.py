@@ -1,1 +1,1 @@
-"""Tools for people who write cases: seeded draws, writers, the evaluators' shared block, mutants."""
+"""Tools for people who write cases: seeded draws, writers, mutants, the shared evaluator block."""

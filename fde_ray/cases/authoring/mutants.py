@@ -44,10 +44,10 @@ def read_mutant(text: str, name: str) -> Mutant:
     if record["side"] not in ("inside", "outside", "neutral"):
         raise ValueError(f"side is inside, outside or neutral, not {record['side']!r}")
     if not isinstance(record["code"], str) or not isinstance(codes, list):
-        raise ValueError("code is a text and codes a list")  # noqa: TRY004
+        raise ValueError("code is a text and codes a list")
     if not isinstance(edits, list) or not all(isinstance(edit, dict) for edit in edits):
-        raise ValueError("edits is a list of objects")  # noqa: TRY004
-    side = cast(Literal["inside", "outside", "neutral"], record["side"])
+        raise ValueError("edits is a list of objects")
+    side = cast("Literal['inside', 'outside', 'neutral']", record["side"])
     return Mutant(name, record["code"], side, tuple(map(str, codes)), tuple(edits))
 
 
@@ -59,9 +59,7 @@ def mutant_text(mutant: Mutant) -> str:
     return f'{opening}, "edits": [\n {edits}]}}\n'
 
 
-def mutated(
-    files: Mapping[str, bytes], edits: Sequence[Mapping[str, Any]]
-) -> dict[str, bytes]:
+def mutated(files: Mapping[str, bytes], edits: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
     """Return the files after the edits; ValueError or KeyError if an edit does not fit them."""
     edited = dict(files)
     for edit in edits:

@@ -1,4 +1,4 @@
-"""Runs an evaluator on a set of files, the way the scorer does: its own process, nothing inherited."""
+"""Runs an evaluator on a set of files as the scorer does: own process, nothing inherited."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ MAX_OUTPUT_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one evaluator run left: exit status, its JSON line (None if there is none), raw bytes."""
+    """What one evaluator run left: exit status, JSON line (None if there is none), raw bytes."""
 
     status: int | None
     result: Mapping[str, Any] | None

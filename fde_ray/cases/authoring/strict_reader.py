@@ -21,6 +21,7 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 MAX_MAGNITUDE = 1e12
@@ -67,20 +68,13 @@ class Violations:
 
 def read_bytes(folder: str, name: str, *, max_bytes: int) -> bytes:
     """Return a regular file of `folder`; links, pipes, devices and big files are rejected."""
-    if (
-        not name
-        or name in (".", "..")
-        or os.path.basename(name) != name
-        or "\0" in name
-    ):
+    if not name or name in (".", "..") or "/" in name or "\0" in name:
         raise Rejected("format.path", name)
-    path = os.path.join(folder, name)
+    path = Path(folder) / name
     try:
-        if stat.S_ISLNK(os.lstat(path).st_mode):
+        if stat.S_ISLNK(path.lstat().st_mode):
             raise Rejected("format.link", name)
-        handle = os.open(
-            path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        )
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise Structural("missing_file", name) from None
     except OSError:
@@ -123,12 +117,10 @@ def read_table(
                 header = _header(cells, columns, name)
                 continue
             if len(cells) != len(header):
-                raise Rejected(
-                    "format.csv", f"{name}: row {len(rows) + 1} has {len(cells)} cells"
-                )
+                raise Rejected("format.csv", f"{name}: row {len(rows) + 1} has {len(cells)} cells")
             if len(rows) >= max_rows:
                 raise Rejected("format.rows", f"{name}: more than {max_rows} rows")
-            rows.append({key: cell.strip() for key, cell in zip(header, cells)})
+            rows.append({key: cell.strip() for key, cell in zip(header, cells, strict=True)})
     except csv.Error as error:
         raise Rejected("format.csv", f"{name}: {error}") from None
     if header is None:
@@ -221,9 +213,7 @@ def as_number(value: Any, where: str) -> float:
     return float(_bounded(value, where))
 
 
-def as_integer(
-    value: Any, where: str, low: int | None = None, high: int | None = None
-) -> int:
+def as_integer(value: Any, where: str, low: int | None = None, high: int | None = None) -> int:
     """Return a whole number (`12` and `12.0` are the same), kept inside [low, high] if given."""
     number = as_number(value, where)
     if number != int(number):
@@ -252,30 +242,18 @@ def without_repeats(keys: Iterable[str], code: str) -> None:
 
 def tree_hash(entries: Iterable[tuple[str, bytes]]) -> str:
     """Return the SHA-256 over the sorted lines `<sha256 of content>  <name>`."""
-    lines = sorted(
-        f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in entries
-    )
+    lines = sorted(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in entries)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def scoring_entries(sealed_dir: str, evaluator: str) -> list[tuple[str, bytes]]:
     """Return name and content of all that decides a score."""
-    entries = [("evaluator.py", _slurp(evaluator))]
-    for name in ("params.json", "reference.json", "submission_schema.json"):
-        entries.append((name, _slurp(os.path.join(sealed_dir, name))))
-    truth = os.path.join(sealed_dir, "truth")
-    for parent, _, names in os.walk(truth):
-        for name in names:
-            path = os.path.join(parent, name)
-            entries.append(
-                (os.path.relpath(path, sealed_dir).replace(os.sep, "/"), _slurp(path))
-            )
-    return entries
-
-
-def _slurp(path: str) -> bytes:
-    with open(path, "rb") as stream:
-        return stream.read()
+    root = Path(sealed_dir)
+    names = ["params.json", "reference.json", "submission_schema.json"]
+    truth = [path for path in root.glob("truth/**/*") if path.is_file()]
+    names += [path.relative_to(root).as_posix() for path in truth]
+    entries = [(name, (root / name).read_bytes()) for name in names]
+    return [*entries, ("evaluator.py", Path(evaluator).read_bytes())]
 
 
 def quality_of(raw: float, reference: float, direction: str) -> float:
@@ -303,9 +281,7 @@ def run_evaluator(
     parser = argparse.ArgumentParser(description=f"Score a submission for case {case}.")
     parser.add_argument("--data-dir", required=True)
     parser.add_argument("--submission-dir", required=True)
-    parser.add_argument(
-        "--sealed-dir", default=os.path.dirname(os.path.abspath(evaluator))
-    )
+    parser.add_argument("--sealed-dir", default=str(Path(evaluator).resolve().parent))
     arguments = parser.parse_args(list(argv))
     found = Violations()
     result: dict[str, Any] = {"case": case, "version": version}
@@ -313,12 +289,8 @@ def run_evaluator(
     components: dict[str, Any] = {}
     stage, status, quality = "structure", 0, None
     try:
-        result["scoring_hash"] = tree_hash(
-            scoring_entries(arguments.sealed_dir, evaluator)
-        )
-        reference = read_json(
-            arguments.sealed_dir, "reference.json", max_bytes=1 << 20
-        )["raw"]
+        result["scoring_hash"] = tree_hash(scoring_entries(arguments.sealed_dir, evaluator))
+        reference = read_json(arguments.sealed_dir, "reference.json", max_bytes=1 << 20)["raw"]
         world = load(arguments.data_dir, arguments.sealed_dir)
     except Exception as error:  # noqa: BLE001 - any surprise must end as exit 4
         return _our_fault(error)

@@ -11,14 +11,9 @@ _SOURCE = Path(__file__).with_name("strict_reader.py")
 def block_of(text: str) -> str:
     """Return the vendored block, markers included; ValueError unless each marker stands once."""
     lines = text.splitlines(keepends=True)
-    marks = [
-        [i for i, line in enumerate(lines) if line.rstrip() == mark]
-        for mark in (BEGIN, END)
-    ]
+    marks = [[i for i, line in enumerate(lines) if line.rstrip() == mark] for mark in (BEGIN, END)]
     if [len(found) for found in marks] != [1, 1] or marks[0][0] >= marks[1][0]:
-        raise ValueError(
-            "the strict reader's marker lines must each stand once, in order"
-        )
+        raise ValueError("the strict reader's marker lines must each stand once, in order")
     return "".join(lines[marks[0][0] : marks[1][0] + 1])
 
 

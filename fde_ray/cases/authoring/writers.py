@@ -48,9 +48,7 @@ def manifest_text(case_root: Path) -> str:
     for path in sorted(case_root.rglob("*")):
         relative = path.relative_to(case_root)
         if path.is_file() and not _SKIPPED & set(relative.parts):
-            lines.append(
-                f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {relative.as_posix()}"
-            )
+            lines.append(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {relative.as_posix()}")
     return "\n".join(sorted(lines, key=lambda line: line[66:])) + "\n"
 
 
