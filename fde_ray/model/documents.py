@@ -15,6 +15,7 @@ R = TypeVar("R", bound=Record)
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 30
+_TAGS = {f"tag:yaml.org,2002:{t}" for t in ("map", "seq", "str", "int", "float", "bool", "null")}
 
 
 def parse_document(text: str | bytes, record: type[R], *, path: str = "") -> R:
@@ -42,7 +43,7 @@ def _node(text: str | bytes, path: str) -> yaml.Node:
         raise SpecError("not UTF-8 text", path=path) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or "not YAML"
+        problem = getattr(error, "problem", None) or getattr(error, "reason", "not YAML")
         raise SpecError(str(problem), path=path, line=mark.line + 1 if mark else None) from error
     except RecursionError as error:
         raise SpecError("nested too deeply", path=path) from error
@@ -55,13 +56,15 @@ def _value(node: yaml.Node, path: str, depth: int) -> Any:
     line = node.start_mark.line + 1
     if depth > MAX_DEPTH:
         raise SpecError("nested too deeply", path=path, line=line)
+    if node.tag not in _TAGS:
+        raise SpecError(f"cannot read the tag {node.tag[:60]!r}", path=path, line=line)
     if isinstance(node, yaml.SequenceNode):
         return [_value(item, path, depth + 1) for item in node.value]
     if isinstance(node, yaml.MappingNode):
         found: dict[Hashable, Any] = {}
         for key_node, value_node in node.value:
             key = key_node.value
-            if not isinstance(key, str) or key == "<<":
+            if not isinstance(key_node, yaml.ScalarNode) or key == "<<":
                 raise SpecError("keys must be plain text", path=path, line=line)
             if key in found:
                 raise SpecError(

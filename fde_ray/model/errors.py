@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .failures import FAILURES, FailureKind, Fault, FailureRule
+from .failures import FAILURES, FailureKind, FailureRule, Fault
 
 TEXT_LIMIT = 500
 

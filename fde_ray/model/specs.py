@@ -1,7 +1,7 @@
 """The SweepSpec: the science of a sweep, and the only input to ids.
 
-`load_sweep_spec` reads YAML and names the line at fault. Nothing here says where or how a sweep runs;
-that is the operator's `profile`.
+`documents.parse_document` reads it from YAML and names the line at fault. Nothing here says where
+or how a sweep runs; that is the operator's `profile`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a run is, what ended its solving, and what became of its grade: three fields, never mixed."""
+"""Where a run is, what ended its solving, what became of its grade: three fields, never mixed."""
 
 from __future__ import annotations
 
