@@ -79,10 +79,13 @@ install_system_packages() {
     for package in "${packages[@]}"; do
         can_work_without "$package" || needed+=("$package")
     done
-    [ ${#packages[@]} -eq 0 ] ||
-        say "still missing: ${packages[*]}; to add: sudo apt-get update && sudo apt-get install -y ${packages[*]}"
-    if [ ${#needed[@]} -gt 0 ] && [ -z "${FDE_RAY_SKIP_APT:-}" ]; then
-        fail "cannot go on without ${needed[*]}. Run: sudo apt-get update && sudo apt-get install -y ${needed[*]}
+    [ ${#packages[@]} -gt 0 ] || return 0
+    local command="sudo apt-get update && sudo apt-get install -y ${packages[*]}"
+    if [ ${#needed[@]} -eq 0 ] || [ -n "${FDE_RAY_SKIP_APT:-}" ]; then
+        say "going on without ${packages[*]}; to add: $command"
+    else
+        fail "cannot go on without ${needed[*]}. Run:
+           $command
        then repeat this command (FDE_RAY_SKIP_APT=1 goes on all the same)"
     fi
 }
@@ -105,17 +108,24 @@ find_python() { # prints the interpreter for .venv: the system's first, then wha
     return 1
 }
 
-# uv does not read pip's configuration; a machine that sets its index only there should still work.
+# uv reads neither pip's settings nor, by default, the system's certificates; a machine that sets
+# its index or its certificate authority only there should still work.
 inherit_pip_settings() { # PYTHON_WITH_PIP
-    local value
-    pip_setting() { "$1" -m pip config get "global.$2" 2>/dev/null || true; }
+    local settings value
+    settings=$("$1" -m pip config list 2>/dev/null || true)
+    pip_setting() { sed -nE "s/^(global|:env:|install)\\.$1='(.*)'\$/\\2/p" <<<"$settings" | tail -n 1; }
+    [ ! -e /etc/ssl/certs/ca-certificates.crt ] || export UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-1}
+    if [ -z "${SSL_CERT_FILE:-}" ]; then
+        value=$(pip_setting cert)
+        [ ! -f "$value" ] || export SSL_CERT_FILE=$value
+    fi
     if [ -z "${UV_DEFAULT_INDEX:-}${UV_INDEX_URL:-}" ]; then
-        value=${PIP_INDEX_URL:-$(pip_setting "$1" index-url)}
+        value=$(pip_setting index-url)
         [ -z "$value" ] || export UV_DEFAULT_INDEX=$value
     fi
-    if [ -z "${SSL_CERT_FILE:-}" ]; then
-        value=${PIP_CERT:-$(pip_setting "$1" cert)}
-        [ ! -f "$value" ] || export SSL_CERT_FILE=$value
+    if [ -z "${UV_INDEX:-}${UV_EXTRA_INDEX_URL:-}" ]; then
+        value=$(pip_setting extra-index-url)
+        [ -z "$value" ] || export UV_INDEX=$value
     fi
 }
 
