@@ -66,6 +66,8 @@ class RunFailure(FdeRayError):
 
 
 class ProviderError(RunFailure):
+    """`uncertain`: the request was sent, and the provider may have worked and charged for it."""
+
     def __init__(
         self,
         detail: str,
@@ -73,8 +75,9 @@ class ProviderError(RunFailure):
         kind: FailureKind = FailureKind.PROVIDER_UNAVAILABLE,
         status: int | None = None,
         retry_after_s: float | None = None,
+        uncertain: bool = False,
     ) -> None:
-        self.status, self.retry_after_s = status, retry_after_s
+        self.status, self.retry_after_s, self.uncertain = status, retry_after_s, uncertain
         super().__init__(kind, detail)
 
 
