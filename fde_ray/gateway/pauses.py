@@ -1,0 +1,121 @@
+"""The agent's clock: when it pauses, and what was charged (architecture §3). Pure.
+
+A run is paused at an instant iff a request of it is held for a listed cause and none of its
+requests is being served. `Activity` says which requests are which; `next_pause` compares it with
+the pause that is open; `clock_totals` adds up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+
+from fde_ray.model.base import Record
+from fde_ray.model.result import Pause
+from fde_ray.model.states import PauseCause
+
+
+class Activity(Record):
+    """The requests of one session, by id. An id stands in at most one of the two."""
+
+    serving: tuple[str, ...] = ()
+    held: dict[str, PauseCause] = {}
+
+    def served(self, request: str) -> Activity:
+        """`request` is being worked on."""
+        held = {k: v for k, v in self.held.items() if k != request}
+        return Activity(serving=(*self._others(request), request), held=held)
+
+    def holding(self, request: str, cause: PauseCause) -> Activity:
+        """`request` waits for us or a provider; its shim will ask again."""
+        return Activity(serving=self._others(request), held={**self.held, request: cause})
+
+    def done(self, request: str) -> Activity:
+        held = {k: v for k, v in self.held.items() if k != request}
+        return Activity(serving=self._others(request), held=held)
+
+    def confirmed(self, reported: Iterable[str], open_cause: PauseCause | None) -> Activity:
+        """Return the activity after the shim said which requests it still holds.
+
+        What it no longer holds was given up by its caller. An id that we do not know counts only
+        while a pause is open (a plane that started anew has forgotten who it refused): a shim can
+        lengthen no pause that the plane did not open.
+        """
+        known = set(reported)
+        held = {k: v for k, v in self.held.items() if k in known}
+        if open_cause is not None:
+            for request in sorted(known):
+                if request not in held and request not in self.serving:
+                    held[request] = open_cause
+        return Activity(serving=self.serving, held=held)
+
+    def _others(self, request: str) -> tuple[str, ...]:
+        return tuple(one for one in self.serving if one != request)
+
+
+def pause_cause(activity: Activity) -> PauseCause | None:
+    """Return why the clock stands still; None = it runs. The longest held request names it."""
+    if activity.serving or not activity.held:
+        return None
+    return next(iter(activity.held.values()))
+
+
+class PauseStep(NamedTuple):
+    """What to write: close the open pause, then open one for `opens`."""
+
+    closes: bool
+    opens: PauseCause | None
+
+
+def next_pause(open_cause: PauseCause | None, activity: Activity) -> PauseStep | None:
+    """Return the step from the recorded pause to what `activity` asks for; None = nothing."""
+    wanted = pause_cause(activity)
+    if wanted == open_cause or (wanted is not None and open_cause in activity.held.values()):
+        return None
+    return PauseStep(closes=open_cause is not None, opens=wanted)
+
+
+def liveness_gap(
+    last_seen: float | None, now: float, *, longest_s: float
+) -> tuple[float, float] | None:
+    """Return the interval in which no replica was alive; None = no gap longer than `longest_s`."""
+    if last_seen is None or now - last_seen <= longest_s:
+        return None
+    return last_seen, now
+
+
+class ClockTotals(NamedTuple):
+    charged_s: float
+    paused_s: float
+    by_cause: Mapping[PauseCause, float]
+
+
+def clock_totals(
+    started_at: float | None, ended_at: float | None, pauses: Iterable[Pause], now: float
+) -> ClockTotals:
+    """Return charged and paused seconds since the agent's start.
+
+    Overlapping pauses count once; `by_cause` gives an overlap to the pause that opened first.
+    """
+    if started_at is None:
+        return ClockTotals(0.0, 0.0, {})
+    end = max(started_at, now if ended_at is None else ended_at)
+    by_cause: dict[PauseCause, float] = {}
+    covered = started_at
+    for pause in sorted(pauses, key=lambda p: p.opened_at):
+        opened = max(pause.opened_at, covered)
+        closed = min(end if pause.closed_at is None else pause.closed_at, end)
+        if closed > opened:
+            by_cause[pause.cause] = by_cause.get(pause.cause, 0.0) + closed - opened
+            covered = closed
+    paused = sum(by_cause.values())
+    return ClockTotals(end - started_at - paused, paused, by_cause)
+
+
+def clock_verdict(
+    totals: ClockTotals, *, time_s: float, pause_cap_s: float
+) -> Literal["time_limit", "pause_cap"] | None:
+    """Return which limit of the clock is reached; None = neither."""
+    if totals.charged_s >= time_s:
+        return "time_limit"
+    return "pause_cap" if totals.paused_s > pause_cap_s else None

@@ -1,0 +1,74 @@
+"""Money of one run under concurrent calls: reserved before a call, settled after it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fde_ray.metering.calls import LedgerStore
+from fde_ray.metering.prices import PriceTable
+from fde_ray.model.chat import ChatRequest, Usage
+from fde_ray.model.errors import Refusal
+from fde_ray.model.failures import Fault
+
+from .estimates import prompt_tokens_bound
+
+DEFAULT_MAX_TOKENS = 8192
+
+
+class Budgets:
+    """Refuses a call with 402 when spent + reserved + this call may pass the limit."""
+
+    def __init__(self, store: LedgerStore, prices: PriceTable) -> None:
+        self._store, self._prices = store, prices
+        self._reserved: dict[str, int] = defaultdict(int)
+        # Protects "read what is spent, then reserve": a call that settles in between would be
+        # counted in neither.
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def reserved(
+        self, request: ChatRequest, run_id: str, limit_nanousd: int | None
+    ) -> AsyncIterator[ChatRequest]:
+        """Hold the upper bound of the call; yields the request with its output bounded."""
+        if limit_nanousd is None:
+            yield request
+            return
+        bounded = request
+        if request.max_tokens is None:
+            bounded = request.evolve(max_tokens=DEFAULT_MAX_TOKENS)
+        amount = self._upper_bound(bounded)
+        await self._reserve(run_id, amount, limit_nanousd)
+        try:
+            yield bounded
+        finally:
+            await self._release(run_id, amount)
+
+    def _upper_bound(self, request: ChatRequest) -> int:
+        offline = request.model.startswith("offline/")
+        usage = Usage(
+            prompt_tokens=prompt_tokens_bound(request),
+            completion_tokens=request.max_tokens,
+            source="offline" if offline else "estimated",
+        )
+        cost = self._prices.cost(request.model, usage)
+        if cost.nanousd is None:
+            reason = f"the run has a budget and the call cannot be priced: {cost.reason}"
+            raise Refusal(402, Fault.BUDGET, reason, code="unpriced")
+        return cost.nanousd
+
+    async def _reserve(self, run_id: str, amount: int, limit: int) -> None:
+        async with self._lock:
+            spent = (await self._store.spent(run_id)).nanousd
+            if spent + self._reserved[run_id] + amount > limit:
+                reason = "the run's budget does not cover this call"
+                raise Refusal(402, Fault.BUDGET, reason, code="budget_exhausted")
+            self._reserved[run_id] += amount
+
+    async def _release(self, run_id: str, amount: int) -> None:
+        async with self._lock:
+            self._reserved[run_id] -= amount
+            if not self._reserved[run_id]:
+                del self._reserved[run_id]

@@ -1,0 +1,76 @@
+"""Rows of the ledger: one per attempt on the wire, written before the call and after it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Literal, Protocol
+
+from pydantic import Field
+
+from fde_ray.model.base import Record
+from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage
+
+
+class CallStart(Record):
+    """Written ahead of the call. `call_id` names the request, `try_no` the attempt on the wire."""
+
+    call_id: str
+    try_no: int = Field(ge=1)
+    bill: Bill
+    model: str
+    request_sha256: str
+    price_hash: str
+    started_at: float
+
+
+CallOutcome = Literal["ok", "unavailable", "rejected", "ambiguous"]
+
+
+class CallFinish(Record):
+    """What became of a try. `ambiguous` = sent, and nobody knows what the provider did with it."""
+
+    call_id: str
+    try_no: int = Field(ge=1)
+    finished_at: float
+    outcome: CallOutcome
+    usage: Usage = Usage()
+    cost_nanousd: int | None = None
+    cost_reason: str = ""
+    model_returned: str = ""
+    status: int | None = None
+    detail: str = ""
+    reply: ChatReply | None = None
+    """Kept for repeats of the call; None unless `outcome` is ok."""
+
+
+class KnownCall(Record):
+    """What the ledger holds of a `call_id`."""
+
+    tries: int = Field(ge=1)
+    request_sha256: str
+    reply: ChatReply | None = None
+
+
+class Spent(Record):
+    """What a run has cost so far; `unpriced` counts calls whose cost is unknown."""
+
+    nanousd: int = 0
+    unpriced: int = 0
+
+
+class LedgerStore(Protocol):
+    async def known_call(self, call_id: str) -> KnownCall | None: ...
+
+    async def start_call(self, row: CallStart) -> None: ...
+
+    async def finish_call(self, row: CallFinish) -> None: ...
+
+    async def spent(self, run_id: str) -> Spent: ...
+
+
+class Upstream(Protocol):
+    """A way to reach models; `fde_ray.llm.client.Chat` fits."""
+
+    async def complete(self, request: ChatRequest, bill: Bill) -> ChatReply: ...
+
+    def stream(self, request: ChatRequest, bill: Bill) -> AsyncIterator[dict[str, Any]]: ...

@@ -1,0 +1,229 @@
+"""Every model call goes through here: a row before it, a row after it, one reply per call id.
+
+A repeat of a call id joins the call in flight or gets the stored reply. The call runs in a task of
+its own, so that a caller who leaves does not lose what the provider will charge for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NamedTuple
+
+from fde_ray.model.base import digest
+from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage
+from fde_ray.model.clock import Clock
+from fde_ray.model.errors import ProviderError, Refusal
+from fde_ray.model.failures import FailureKind, Fault
+
+from .budgets import Budgets
+from .calls import CallFinish, CallOutcome, CallStart, LedgerStore, Upstream
+from .chunks import ReplyBuilder, chunks_of
+from .estimates import estimated_usage
+from .prices import PriceTable
+
+BACKOFF_S = 0.5
+LONGEST_BACKOFF_S = 30.0
+LONGEST_RETRY_AFTER_S = 120.0
+
+Send = Callable[[ChatRequest, Bill], Awaitable[ChatReply]]
+
+
+class _Call(NamedTuple):
+    request: ChatRequest
+    bill: Bill
+    call_id: str
+    retries: int
+    budget_nanousd: int | None
+
+
+class MeteredChat:
+    """A `Chat` with a ledger. `rng` spreads retries of many callers."""
+
+    def __init__(
+        self,
+        chat: Upstream,
+        store: LedgerStore,
+        prices: PriceTable,
+        clock: Clock,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._chat, self._store, self._prices, self._clock = chat, store, prices, clock
+        self._rng = rng or random.Random()  # noqa: S311
+        self._price_hash = prices.hash
+        self._budgets = Budgets(store, prices)
+        self._flights: dict[str, asyncio.Task[ChatReply]] = {}
+
+    async def complete(
+        self,
+        request: ChatRequest,
+        bill: Bill,
+        call_id: str,
+        *,
+        retries: int = 0,
+        budget_nanousd: int | None = None,
+    ) -> ChatReply:
+        """Return the reply of `call_id`; ProviderError after `retries` more tries.
+
+        Refusal 409 when the id belongs to another request, 402 when the budget does not cover it.
+        """
+        call = _Call(request, bill, call_id, retries, budget_nanousd)
+        flight = self._flights.get(call_id) or self._launch(call, self._chat.complete)
+        return await asyncio.shield(flight)
+
+    async def stream(
+        self,
+        request: ChatRequest,
+        bill: Bill,
+        call_id: str,
+        *,
+        budget_nanousd: int | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yield OpenAI chunks. Errors before the first chunk are those of `complete`.
+
+        The finish row is written before the iterator ends. A repeat gets the reply in few chunks.
+        """
+        sent = 0
+        flight = self._flights.get(call_id)
+        if flight is None:
+            queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+            call = _Call(request, bill, call_id, 0, budget_nanousd)
+            flight = self._launch(call, self._streaming_into(queue))
+            flight.add_done_callback(lambda _: queue.put_nowait(None))
+            while (chunk := await queue.get()) is not None:
+                sent += 1
+                yield chunk
+        reply = await asyncio.shield(flight)
+        if not sent:
+            for chunk in chunks_of(reply, self._clock.now()):
+                yield chunk
+
+    async def aclose(self) -> None:
+        """End all calls in flight; each is closed as ambiguous."""
+        flights = list(self._flights.values())
+        for flight in flights:
+            flight.cancel()
+        await asyncio.gather(*flights, return_exceptions=True)
+
+    def _launch(self, call: _Call, send: Send) -> asyncio.Task[ChatReply]:
+        flight = asyncio.create_task(self._carried_out(call, send), name=f"call {call.call_id}")
+        self._flights[call.call_id] = flight
+        flight.add_done_callback(lambda task: self._landed(call.call_id, task))
+        return flight
+
+    def _landed(self, call_id: str, flight: asyncio.Task[ChatReply]) -> None:
+        self._flights.pop(call_id, None)
+        if not flight.cancelled():
+            flight.exception()  # a caller who left shall leave no "never retrieved" warning
+
+    async def _carried_out(self, call: _Call, send: Send) -> ChatReply:
+        known = await self._store.known_call(call.call_id)
+        request_sha256 = digest(call.request)
+        if known is not None and known.request_sha256 != request_sha256:
+            reason = "this call id belongs to another request"
+            raise Refusal(409, Fault.AGENT, reason, code="call_id_reused")
+        if known is not None and known.reply is not None:
+            return known.reply
+        first = 1 if known is None else known.tries + 1
+        for try_no in range(first, first + call.retries):
+            try:
+                return await self._one_try(call, send, try_no, request_sha256)
+            except ProviderError as error:
+                if error.kind is not FailureKind.PROVIDER_UNAVAILABLE:
+                    raise
+                await self._clock.sleep(self._backoff_s(try_no - first, error.retry_after_s))
+        return await self._one_try(call, send, first + call.retries, request_sha256)
+
+    def _backoff_s(self, failures: int, retry_after_s: float | None) -> float:
+        wait = min(LONGEST_BACKOFF_S, BACKOFF_S * 2.0**failures) * self._rng.uniform(0.5, 1.5)
+        return max(wait, min(retry_after_s or 0.0, LONGEST_RETRY_AFTER_S))
+
+    async def _one_try(
+        self, call: _Call, send: Send, try_no: int, request_sha256: str
+    ) -> ChatReply:
+        bill = call.bill
+        async with self._budgets.reserved(call.request, bill.run_id, call.budget_nanousd) as bound:
+            await self._store.start_call(
+                CallStart(
+                    call_id=call.call_id,
+                    try_no=try_no,
+                    bill=bill,
+                    model=call.request.model,
+                    request_sha256=request_sha256,
+                    price_hash=self._price_hash,
+                    started_at=self._clock.now(),
+                )
+            )
+            try:
+                reply = await send(bound, bill)
+            except ProviderError as error:
+                await self._close_failed(call, try_no, error)
+                raise
+            except BaseException as error:
+                # Cancelled, or a fault of ours after the request may have left: nobody knows.
+                cut = ProviderError(f"{type(error).__name__} while in flight", uncertain=True)
+                await asyncio.shield(self._close_failed(call, try_no, cut))
+                raise
+            return await self._close_answered(call, try_no, reply)
+
+    async def _close_answered(self, call: _Call, try_no: int, reply: ChatReply) -> ChatReply:
+        usage = self._counted(call.request, reply)
+        counted = reply.evolve(usage=usage)
+        await self._finish(call, try_no, "ok", usage, reply=counted)
+        return counted
+
+    def _counted(self, request: ChatRequest, reply: ChatReply) -> Usage:
+        usage = reply.usage
+        if request.model.startswith("offline/"):
+            return usage.evolve(source="offline")
+        if usage.source == "offline":
+            usage = usage.evolve(source="unknown")
+        if usage.prompt_tokens is None or usage.completion_tokens is None:
+            return estimated_usage(request, reply)
+        return usage
+
+    async def _close_failed(self, call: _Call, try_no: int, error: ProviderError) -> None:
+        rejected = error.kind is FailureKind.PROVIDER_REJECTED
+        outcome: CallOutcome = "rejected" if rejected else "unavailable"
+        usage = Usage(prompt_tokens=0, completion_tokens=0, source="provider")
+        if error.uncertain:
+            outcome, usage = "ambiguous", estimated_usage(call.request, None)
+        await self._finish(call, try_no, outcome, usage, error=error)
+
+    async def _finish(
+        self,
+        call: _Call,
+        try_no: int,
+        outcome: CallOutcome,
+        usage: Usage,
+        *,
+        reply: ChatReply | None = None,
+        error: ProviderError | None = None,
+    ) -> None:
+        cost = self._prices.cost(call.request.model, usage)
+        await self._store.finish_call(
+            CallFinish(
+                call_id=call.call_id,
+                try_no=try_no,
+                finished_at=self._clock.now(),
+                outcome=outcome,
+                usage=usage,
+                cost_nanousd=cost.nanousd,
+                cost_reason=cost.reason,
+                model_returned=reply.model if reply else "",
+                status=error.status if error else None,
+                detail=error.detail if error else "",
+                reply=reply,
+            )
+        )
+
+    def _streaming_into(self, queue: asyncio.Queue[dict[str, Any] | None]) -> Send:
+        async def send(request: ChatRequest, bill: Bill) -> ChatReply:
+            builder = ReplyBuilder(request.model)
+            async for chunk in self._chat.stream(request, bill):
+                builder.add(chunk)
+                queue.put_nowait(chunk)
+            return builder.reply()
+
+        return send
