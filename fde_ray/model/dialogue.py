@@ -112,5 +112,6 @@ class RefusedBatch(Record):
     """A batch that got the exhausted message; logged, not in Q (protocol rule 11)."""
 
     turn_no: int
-    reason: Literal["rounds_exhausted", "identical_batch", "after_move"]
+    reason: Literal["rounds_exhausted", "identical_batch", "after_move", "no_channel"]
+    """`no_channel`: a native request in a run that has no such channel (protocol rule 2)."""
     questions: tuple[str, ...]
