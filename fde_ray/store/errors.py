@@ -1,0 +1,29 @@
+"""What the stores raise beside `model.errors.StoreError` and `Superseded`."""
+
+from __future__ import annotations
+
+from fde_ray.model.errors import FdeRayError, StoreError
+
+
+class KeyMissing(StoreError):
+    """No object has this key."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(f"no object {key}")
+
+
+class KeyInvalid(StoreError):
+    """A key that no object may have."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"object key {key[:80]!r} {reason}")
+
+
+class RowMissing(StoreError):
+    """The run store has no such run, attempt, call or sweep."""
+
+
+class Conflict(FdeRayError):
+    """A repeat of a known turn, part or commit that says something else."""

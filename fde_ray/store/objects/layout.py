@@ -1,0 +1,107 @@
+"""The key of every object (architecture §6): complete without the database, one function a key."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+ArchiveKind = Literal["visible", "extract", "sealed"]
+
+
+def run_prefix(tenant: str, run: str) -> str:
+    return f"{tenant}/runs/{run[:2]}/{run}/"
+
+
+def attempt_prefix(tenant: str, subject: str) -> str:
+    """Return the folder of a session: of a solving attempt, or of an extraction try."""
+    if "/" not in subject:
+        run, _, number = subject.partition(".")
+        return f"{run_prefix(tenant, run)}attempts/{number}/"
+    run, grade, tail = subject.split("/")
+    route, _, number = tail.partition(".")
+    return f"{run_prefix(tenant, run)}grades/{grade}/extraction/{route}/tries/{number}/"
+
+
+def start_key(tenant: str, subject: str) -> str:
+    return f"{attempt_prefix(tenant, subject)}start.json"
+
+
+def end_key(tenant: str, subject: str) -> str:
+    return f"{attempt_prefix(tenant, subject)}end.json"
+
+
+def events_key(tenant: str, subject: str, seq: int) -> str:
+    """Return where a block of the shim's own events goes: claims, gzip JSON lines."""
+    return f"{attempt_prefix(tenant, subject)}events/{seq:06d}.jsonl.gz"
+
+
+def dialogue_key(tenant: str, subject: str) -> str:
+    return f"{attempt_prefix(tenant, subject)}dialogue.jsonl"
+
+
+def calls_key(tenant: str, subject: str, replica: str, seq: int) -> str:
+    return f"{attempt_prefix(tenant, subject)}calls/{replica}-{seq:06d}.jsonl.gz"
+
+
+def part_key(tenant: str, subject: str, snapshot: str, seq: int, sha256: str) -> str:
+    return f"{attempt_prefix(tenant, subject)}workspace/{snapshot}/parts/{seq:06d}-{sha256}"
+
+
+def manifest_key(tenant: str, subject: str, snapshot: str) -> str:
+    return f"{attempt_prefix(tenant, subject)}workspace/{snapshot}/manifest.json"
+
+
+def grade_prefix(tenant: str, run: str, grade: str) -> str:
+    return f"{run_prefix(tenant, run)}grades/{grade}/"
+
+
+def extraction_key(
+    tenant: str, run: str, grade: str, route: int | str, sha256: str, name: str
+) -> str:
+    """Return where a file of a route's output goes; `sha256` is the hash of the whole output."""
+    return f"{grade_prefix(tenant, run, grade)}extraction/{route}/{sha256}/{name}"
+
+
+def judging_key(tenant: str, run: str, grade: str, judge: int, sha256: str) -> str:
+    return f"{grade_prefix(tenant, run, grade)}judging/{judge}/{sha256}.json"
+
+
+def scoring_key(tenant: str, run: str, grade: str, sha256: str) -> str:
+    return f"{grade_prefix(tenant, run, grade)}scoring/{sha256}.json"
+
+
+def result_key(tenant: str, run: str, grade: str) -> str:
+    return f"{grade_prefix(tenant, run, grade)}result.json"
+
+
+def sweep_prefix(tenant: str, sweep: str) -> str:
+    return f"{tenant}/sweeps/{sweep}/"
+
+
+def spec_key(tenant: str, sweep: str, number: int) -> str:
+    return f"{sweep_prefix(tenant, sweep)}specs/{number}.json"
+
+
+def marks_prefix(tenant: str, sweep: str) -> str:
+    return f"{sweep_prefix(tenant, sweep)}marks/"
+
+
+def mark_key(tenant: str, sweep: str, run: str, grade: str) -> str:
+    """Return the mark of a terminal state: one LIST of a sweep's marks finds all of them."""
+    return f"{marks_prefix(tenant, sweep)}{run[:2]}/{run}.{grade}.json"
+
+
+def parse_mark(key: str) -> tuple[str, str] | None:
+    """Return (run, grade) of a mark's key; None when it is no mark."""
+    folder, _, name = key.rpartition("/")
+    run, _, grade = name.removesuffix(".json").partition(".")
+    if not name.endswith(".json") or not run or not grade or not folder.endswith(f"/{run[:2]}"):
+        return None
+    return run, grade
+
+
+def table_key(tenant: str, sweep: str, name: str) -> str:
+    return f"{sweep_prefix(tenant, sweep)}tables/{name}.parquet"
+
+
+def case_key(tenant: str, kind: ArchiveKind, sha256: str) -> str:
+    return f"{tenant}/cases/{kind}/{sha256}"

@@ -1,0 +1,159 @@
+"""The dialogue log of a session, as the plane saw it, and the replies that the agent waits for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sqlalchemy import bindparam as b
+from sqlalchemy import func, select
+
+from fde_ray.model.clock import Clock
+from fde_ray.model.dialogue import DIALOGUE_EVENT, AgentTurn, DialogueEvent, Replied
+from fde_ray.model.errors import Superseded
+from fde_ray.store.errors import Conflict, RowMissing
+
+from . import schema
+from .database import Database, Statement, Transaction, inserting, updating
+from .inbox import post, run_of
+from .leases import check_epoch
+from .rows import Epoch, TurnRow
+from .sessions import end_session
+
+_D, _T = schema.rounds.c, schema.turns.c
+_LAST = Statement(select(func.max(_D.seq)).where(_D.subject == b("subject_")))
+_ADD_EVENT = inserting(schema.rounds, "subject", "seq", "turn_no", "event")
+_EVENT = Statement(select(_D.event).where(_D.subject == b("subject_"), _D.seq == b("seq_")))
+_EVENTS = Statement(select(_D.seq, _D.event).where(_D.subject == b("subject_")).order_by(_D.seq))
+_TURN = Statement(
+    select(_T.turn_no, _T.request_hash, _T.reply).where(
+        _T.subject == b("subject_"), _T.turn_no == b("turn_no_")
+    )
+)
+_ADD_TURN = inserting(schema.turns, "subject", "turn_no", "request_hash", "at")
+_REPLY = updating(
+    schema.turns,
+    _T.subject == b("subject_"),
+    _T.turn_no == b("turn_no_"),
+    _T.reply.is_(None),
+    columns=("reply",),
+)
+_PENDING = Statement(
+    select(_T.subject, _T.turn_no).where(_T.reply.is_(None)).order_by(_T.at, _T.subject)
+)
+
+
+class Dialogues:
+    _db: Database
+    _clock: Clock
+
+    async def record_turn(self, subject: str, turn: AgentTurn, request_hash: str) -> TurnRow:
+        """Append a turn of the agent and tell the supervisor; a repeat returns what is known.
+
+        `seq` of the turn is ours to give and ignored. Conflict when the number is known with
+        another request hash.
+        """
+        now, text = self._clock.now(), turn.model_dump_json()
+
+        def change(t: Transaction) -> TurnRow:
+            known = t.one(_TURN, subject_=subject, turn_no_=turn.turn_no)
+            if known is not None:
+                if known[1] != request_hash:
+                    raise Conflict(f"turn {turn.turn_no} was posted before with another body")
+                return _turn_row(known, new=False)
+            seq = (t.one(_LAST, subject_=subject)[0] or 0) + 1
+            t.run(_ADD_EVENT, subject=subject, seq=seq, turn_no=turn.turn_no, event=text)
+            t.run(
+                _ADD_TURN,
+                subject=subject,
+                turn_no=turn.turn_no,
+                request_hash=request_hash,
+                at=now,
+            )
+            post(t, subject, "turn", now)
+            return TurnRow(turn.turn_no, request_hash, None, True)
+
+        return await self._db.write(change)
+
+    async def append_event(
+        self,
+        subject: str,
+        event: DialogueEvent,
+        *,
+        epoch: Epoch | None = None,
+        reply: dict[str, Any] | None = None,
+    ) -> bool:
+        """Append the event whose `seq` follows the last one; False = the same one is there.
+
+        Superseded when another event has this seq, or `epoch` no longer holds the run. A `Replied`
+        event also answers its turn (with `reply`, else its own fields) and, when it says so, ends
+        the solving.
+        """
+        now, text = self._clock.now(), event.model_dump_json()
+
+        def change(t: Transaction) -> bool:
+            if epoch is not None:
+                check_epoch(t, run_of(subject), epoch)
+            last = t.one(_LAST, subject_=subject)[0] or 0
+            if event.seq != last + 1:
+                return _known(t, subject, event.seq, text)
+            t.run(_ADD_EVENT, subject=subject, seq=event.seq, turn_no=event.turn_no, event=text)
+            if isinstance(event, Replied):
+                _answer(t, subject, event.turn_no, reply or turn_reply(event))
+                if event.solve_end is not None:
+                    end_session(t, subject, event.solve_end, None, now)
+            t.wake(("dialogue", subject))
+            return True
+
+        return await self._db.write(change)
+
+    async def dialogue(self, subject: str) -> list[DialogueEvent]:
+        rows = await self._db.read(lambda t: t.all(_EVENTS, subject_=subject))
+        return [DIALOGUE_EVENT.validate_python(json.loads(e) | {"seq": seq}) for seq, e in rows]
+
+    async def set_reply(self, subject: str, turn_no: int, reply: dict[str, Any]) -> bool:
+        """Answer a turn and wake whoever waits for it; the first reply wins."""
+        return await self._db.write(lambda t: _answer(t, subject, turn_no, reply))
+
+    async def turn(self, subject: str, turn_no: int) -> TurnRow:
+        """RowMissing when the turn was never posted."""
+        row = await self._db.read(lambda t: t.one(_TURN, subject_=subject, turn_no_=turn_no))
+        if row is None:
+            raise RowMissing(f"session {subject[:128]} has no turn {turn_no}")
+        return _turn_row(row, new=False)
+
+    async def reply(self, subject: str, turn_no: int) -> dict[str, Any] | None:
+        """Return the reply to a turn, None = pending."""
+        return (await self.turn(subject, turn_no)).reply
+
+    async def pending_turns(self) -> list[tuple[str, int]]:
+        """Return (subject, turn_no) of every turn that waits for a reply."""
+        return await self._db.read(lambda t: t.all(_PENDING))
+
+
+def turn_reply(event: Replied) -> dict[str, Any]:
+    """Return the body that the plane answers a turn with."""
+    return {
+        "status": "done",
+        "action": event.action,
+        "message": event.message,
+        "answers": list(event.answers),
+        "solve_end": None if event.solve_end is None else event.solve_end.value,
+    }
+
+
+def _answer(t: Transaction, subject: str, turn_no: int, reply: dict[str, Any]) -> bool:
+    changed = t.run(_REPLY, subject_=subject, turn_no_=turn_no, reply=json.dumps(reply))
+    t.wake(("turn", subject))
+    return changed == 1
+
+
+def _known(t: Transaction, subject: str, seq: int, text: str) -> bool:
+    row = t.one(_EVENT, subject_=subject, seq_=seq)
+    if row is not None and row[0] == text:
+        return False
+    raise Superseded(f"event {seq} of {subject} is not the next one")
+
+
+def _turn_row(row: Any, *, new: bool) -> TurnRow:
+    return TurnRow(row[0], row[1], None if row[2] is None else json.loads(row[2]), new)

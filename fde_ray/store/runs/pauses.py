@@ -1,0 +1,127 @@
+"""When the agents' clocks stand still, and which replicas and sessions were heard when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+
+from sqlalchemy import bindparam as b
+from sqlalchemy import func, select
+
+from fde_ray.model.clock import Clock
+from fde_ray.model.result import Pause
+from fde_ray.model.states import PauseCause
+
+from . import schema
+from .database import Database, Statement, Transaction, inserting, keeping, replacing, updating
+from .rows import Gap, Heartbeat
+
+_P, _A, _L = schema.pauses.c, schema.attempts.c, schema.liveness.c
+_OPEN = Statement(select(_P.opened_at).where(_P.subject == b("subject_"), _P.closed_at.is_(None)))
+_ADD = inserting(schema.pauses, "subject", "opened_at", "cause")
+_ADD_CLOSED = keeping(schema.pauses, "subject", "opened_at", "cause", "closed_at")
+_CLOSE = updating(
+    schema.pauses, _P.subject == b("subject_"), _P.closed_at.is_(None), columns=("closed_at",)
+)
+_CLOSE_ALL = updating(schema.pauses, _P.closed_at.is_(None), columns=("closed_at",))
+_PAUSES = Statement(
+    select(_P.cause, _P.opened_at, _P.closed_at)
+    .where(_P.subject == b("subject_"))
+    .order_by(_P.opened_at)
+)
+_SOLVING = Statement(
+    select(_A.subject)
+    .where(_A.state == "open", _A.agent_started_at.is_not(None), _A.agent_started_at < b("until_"))
+    .order_by(_A.subject)
+)
+_HEARD = Statement(select(func.max(_L.at)))
+_BEAT = replacing(schema.liveness, "replica", "at")
+_HEARTBEAT = updating(
+    schema.attempts,
+    _A.subject == b("subject_"),
+    columns=("heartbeat_at", "cpu_s", "rss_bytes"),
+)
+GAP = timedelta(seconds=45)
+"""Three missed beats of 15 s."""
+
+
+class Pauses:
+    _db: Database
+    _clock: Clock
+
+    async def open_pause(self, subject: str, cause: PauseCause) -> float:
+        """Open an interval now, or keep the open one; returns when it was opened."""
+        now = self._clock.now()
+
+        def change(t: Transaction) -> float:
+            known = t.one(_OPEN, subject_=subject)
+            if known is not None:
+                return float(known[0])
+            t.run(_ADD, subject=subject, opened_at=now, cause=cause.value)
+            return now
+
+        return await self._db.write(change)
+
+    async def close_pause(self, subject: str) -> bool:
+        """Close the open interval now; False = there was none."""
+        now = self._clock.now()
+        return await self._db.write(lambda t: t.run(_CLOSE, subject_=subject, closed_at=now)) > 0
+
+    async def close_pauses(self) -> int:
+        """Close every open interval now: what a plane that died had opened."""
+        now = self._clock.now()
+        return await self._db.write(lambda t: t.run(_CLOSE_ALL, closed_at=now))
+
+    async def pauses(self, subject: str) -> list[Pause]:
+        rows = await self._db.read(lambda t: t.all(_PAUSES, subject_=subject))
+        return [
+            Pause(cause=PauseCause(cause), opened_at=opened, closed_at=closed)
+            for cause, opened, closed in rows
+        ]
+
+    async def beat(
+        self, replica: str, heartbeats: Iterable[Heartbeat] = (), gap: timedelta = GAP
+    ) -> Gap | None:
+        """Write liveness and the heartbeats heard since the last beat, in one batch.
+
+        When no replica had written for longer than `gap`, that time becomes a pause (outage) of
+        every session whose agent was at work; returns it.
+        """
+        now = self._clock.now()
+        batch = [
+            {
+                "subject_": h.subject,
+                "heartbeat_at": h.at,
+                "cpu_s": h.cpu_s,
+                "rss_bytes": h.rss_bytes,
+            }
+            for h in heartbeats
+        ]
+
+        def change(t: Transaction) -> Gap | None:
+            heard = t.one(_HEARD)[0]
+            t.run(_BEAT, replica=replica, at=now)
+            if batch:
+                t.run_many(_HEARTBEAT, batch)
+            if heard is None or now - heard <= gap.total_seconds():
+                return None
+            return Gap(heard, now, tuple(_paused(t, heard, now)))
+
+        return await self._db.write(change)
+
+
+def _paused(t: Transaction, opened_at: float, closed_at: float) -> Sequence[str]:
+    subjects = [row[0] for row in t.all(_SOLVING, until_=closed_at)]
+    t.run_many(
+        _ADD_CLOSED,
+        [
+            {
+                "subject": subject,
+                "opened_at": opened_at,
+                "cause": PauseCause.OUTAGE.value,
+                "closed_at": closed_at,
+            }
+            for subject in subjects
+        ],
+    )
+    return subjects

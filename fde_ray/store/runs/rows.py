@@ -1,0 +1,314 @@
+"""What the run store hands out: plain tuples with names, cheap to make, never changed.
+
+Field names are column names. Times are seconds since the epoch, UTC; None = not yet, or unknown.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, NamedTuple, Self
+
+from fde_ray.model.plan import RunPlan
+from fde_ray.model.session import AgentExit, Commit, SessionInputs
+from fde_ray.model.states import GradeState, Phase, SolveEnd
+
+SweepState = Literal["running", "paused", "cancelled"]
+AttemptRole = Literal["solve", "extract"]
+AttemptState = Literal["open", "collecting", "committed", "closed"]
+CallState = Literal["started", "finished", "failed", "ambiguous"]
+InboxKind = Literal["started", "turn", "snapshot", "commit", "exit", "score"]
+
+
+class Epoch(NamedTuple):
+    """The driver fence of a shard lease; the greater one is the later one."""
+
+    incarnation: int
+    counter: int
+
+    @property
+    def number(self) -> int:
+        return self.incarnation << 32 | self.counter
+
+    @classmethod
+    def of(cls, number: int) -> Self:
+        return cls(number >> 32, number & 0xFFFF_FFFF)
+
+
+class SweepRow(NamedTuple):
+    tenant: str
+    name: str
+    spec: dict[str, Any]
+    state: SweepState
+    created_at: float
+
+
+class RunRow(NamedTuple):
+    run_id: str
+    tenant: str
+    shard: int
+    phase: Phase
+    attempt: int
+    """Number of the latest solving attempt; 0 = none yet."""
+    solve_end: SolveEnd | None
+    failure: str | None
+    detail: str | None
+    queued_at: float
+    started_at: float | None
+    ended_at: float | None
+    updated_at: float
+
+    @classmethod
+    def of(cls, row: tuple[Any, ...]) -> Self:
+        end = row[5]
+        return cls._make(
+            (
+                *row[:3],
+                Phase(row[3]),
+                row[4],
+                None if end is None else SolveEnd(end),
+                *row[6:],
+            )
+        )
+
+
+class GradeRow(NamedTuple):
+    run_id: str
+    grade_id: str
+    state: GradeState
+    commit_sha: str | None
+    """SHA-256 of the `result.json` that is being or was written."""
+    score: float | None
+    valid: bool | None
+    outcome: str | None
+    failure: str | None
+    detail: str | None
+    progress: Any
+    """What the grading has found so far, JSON of the engine's choice."""
+    tries: int
+    created_at: float
+    ended_at: float | None
+
+    @classmethod
+    def of(cls, row: tuple[Any, ...]) -> Self:
+        valid, progress = row[5], row[9]
+        return cls._make(
+            (
+                *row[:2],
+                GradeState(row[2]),
+                *row[3:5],
+                None if valid is None else bool(valid),
+                *row[6:9],
+                None if progress is None else json.loads(progress),
+                *row[10:],
+            )
+        )
+
+
+class SweepRun(NamedTuple):
+    """A run as a sweep sees it, with the grade that this sweep wants."""
+
+    run_id: str
+    grade_id: str
+    phase: Phase
+    attempt: int
+    solve_end: SolveEnd | None
+    failure: str | None
+    detail: str | None
+    queued_at: float
+    started_at: float | None
+    ended_at: float | None
+    grade: GradeState
+    score: float | None
+    valid: bool | None
+    outcome: str | None
+    grade_failure: str | None
+    grade_detail: str | None
+    commit_sha: str | None
+    graded_at: float | None
+
+    @classmethod
+    def of(cls, row: tuple[Any, ...]) -> Self:
+        end, valid = row[4], row[12]
+        return cls._make(
+            (
+                *row[:2],
+                Phase(row[2]),
+                row[3],
+                None if end is None else SolveEnd(end),
+                *row[5:10],
+                GradeState(row[10]),
+                row[11],
+                None if valid is None else bool(valid),
+                *row[13:],
+            )
+        )
+
+
+class PendingGrade(NamedTuple):
+    """A wanted grade without a result, and the phase of its run."""
+
+    run_id: str
+    grade_id: str
+    phase: Phase
+
+
+class AttemptRow(NamedTuple):
+    """A session: a solving attempt, or an extraction try (then with grade and route)."""
+
+    subject: str
+    run_id: str
+    grade_id: str | None
+    route: int | None
+    role: AttemptRole
+    number: int
+    inputs_json: str
+    """Served verbatim to the shim."""
+    state: AttemptState
+    handle: Any
+    serial: int
+    """Serial of the token that is good; 0 = none was given out."""
+    started_at: float
+    agent_started_at: float | None
+    solve_ended_at: float | None
+    ended_at: float | None
+    solve_end: SolveEnd | None
+    exit_json: str | None
+    failure: str | None
+    detail: str | None
+    commit_json: str | None
+    first_score_sha: str | None
+    result: Any
+    """What the engine made of the session, JSON of its choice; set when it closes."""
+    heartbeat_at: float | None
+    cpu_s: float | None
+    rss_bytes: int | None
+    run_phase: Phase
+    run_attempt: int
+
+    @classmethod
+    def of(cls, row: tuple[Any, ...]) -> Self:
+        handle, end, result = row[8], row[14], row[20]
+        return cls._make(
+            (
+                *row[:8],
+                None if handle is None else json.loads(handle),
+                *row[9:14],
+                None if end is None else SolveEnd(end),
+                *row[15:20],
+                None if result is None else json.loads(result),
+                *row[21:24],
+                Phase(row[24]),
+                row[25],
+            )
+        )
+
+    @property
+    def live(self) -> bool:
+        """Whether its tokens are good: the run's latest attempt, or an open extraction try."""
+        if self.state == "closed" or (self.role == "solve" and self.run_phase.is_terminal):
+            return False
+        return self.role == "extract" or self.number == self.run_attempt
+
+    @property
+    def inputs(self) -> SessionInputs:
+        return SessionInputs.model_validate_json(self.inputs_json)
+
+    @property
+    def exit(self) -> AgentExit | None:
+        return None if self.exit_json is None else AgentExit.model_validate_json(self.exit_json)
+
+    @property
+    def commit(self) -> Commit | None:
+        """The latest manifest: the final one, else the last snapshot."""
+        return None if self.commit_json is None else Commit.model_validate_json(self.commit_json)
+
+
+class RunTask(NamedTuple):
+    """A run to work on, with its plan."""
+
+    run: RunRow
+    plan: RunPlan
+
+
+class TurnRow(NamedTuple):
+    turn_no: int
+    request_hash: str
+    reply: dict[str, Any] | None
+    """None = pending."""
+    new: bool
+    """False = this turn was known before."""
+
+
+class InboxRow(NamedTuple):
+    seq: int
+    shard: int
+    subject: str
+    run_id: str
+    kind: InboxKind
+    at: float
+
+
+class CallRow(NamedTuple):
+    """One LLM call in the ledger. `cost_nanousd` None = unknown, never zero."""
+
+    call_id: str
+    subject: str
+    run_id: str
+    grade_id: str | None
+    role: str
+    model: str
+    request_hash: str
+    started_at: float
+    finished_at: float | None
+    state: CallState
+    status: int | None
+    detail: str | None
+    usage: dict[str, Any] | None
+    cost_nanousd: int | None
+    offline: bool
+    reply: Any
+    """None until finished, and again after pruning."""
+
+    @classmethod
+    def of(cls, row: tuple[Any, ...]) -> Self:
+        usage, reply = row[12], row[15]
+        return cls._make(
+            (
+                *row[:12],
+                None if usage is None else json.loads(usage),
+                row[13],
+                bool(row[14]),
+                None if reply is None else json.loads(reply),
+            )
+        )
+
+
+class Heartbeat(NamedTuple):
+    subject: str
+    at: float
+    cpu_s: float | None
+    rss_bytes: int | None
+
+
+class Gap(NamedTuple):
+    """A time in which no replica lived; `subjects` got it as a pause."""
+
+    opened_at: float
+    closed_at: float
+    subjects: tuple[str, ...]
+
+
+class LeaseOwner(NamedTuple):
+    """A process that may hold shards. `pid_started` tells it from a later one with its pid."""
+
+    name: str
+    host: str
+    pid: int
+    pid_started: str
+
+
+class Lease(NamedTuple):
+    owner: LeaseOwner
+    shards: tuple[int, ...]
+    epoch: Epoch
+    expires_at: float

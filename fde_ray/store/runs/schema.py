@@ -1,0 +1,212 @@
+"""The tables of the run store. Types are the portable four: text, integer, big integer, float.
+
+JSON is stored as text that we write ourselves; truth values are 0 and 1. A change here needs a new
+migration (a test compares the first one with its recorded hash).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, MetaData, Table, Text
+
+metadata = MetaData()
+
+
+def _key(name: str, kind: Any = Text) -> Column[Any]:
+    return Column(name, kind, primary_key=True, nullable=False)
+
+
+def _text(name: str) -> Column[Any]:
+    return Column(name, Text, nullable=False)
+
+
+def _optional(name: str, kind: Any = Text) -> Column[Any]:
+    return Column(name, kind, nullable=True)
+
+
+def _number(name: str, default: int | None = None) -> Column[Any]:
+    server_default = None if default is None else str(default)
+    return Column(name, Integer, nullable=False, server_default=server_default)
+
+
+def _time(name: str) -> Column[Any]:
+    return Column(name, Float, nullable=False)
+
+
+meta = Table("meta", metadata, _key("key"), _text("value"))
+migrations = Table("migrations", metadata, _key("version", Integer), _text("name"), _time("at"))
+tenants = Table("tenants", metadata, _key("tenant"), _time("created_at"))
+sweeps = Table(
+    "sweeps",
+    metadata,
+    _key("tenant"),
+    _key("name"),
+    _text("spec"),
+    _text("state"),
+    _time("created_at"),
+)
+wants = Table(
+    "wants",
+    metadata,
+    _key("tenant"),
+    _key("sweep"),
+    _key("run_id"),
+    _key("grade_id"),
+    _number("place"),
+    Index("wants_by_run", "run_id"),
+)
+runs = Table(
+    "runs",
+    metadata,
+    _key("run_id"),
+    _text("tenant"),
+    _text("plan"),
+    _number("shard"),
+    _text("phase"),
+    _number("attempt", 0),
+    _optional("solve_end"),
+    _optional("failure"),
+    _optional("detail"),
+    _number("place"),
+    _time("queued_at"),
+    _optional("started_at", Float),
+    _optional("ended_at", Float),
+    _time("updated_at"),
+    Index("runs_by_phase", "phase", "place"),
+)
+grades = Table(
+    "grades",
+    metadata,
+    _key("run_id"),
+    _key("grade_id"),
+    _optional("plan"),
+    _text("state"),
+    _optional("commit_sha"),
+    _optional("score", Float),
+    _optional("valid", Integer),
+    _optional("outcome"),
+    _optional("failure"),
+    _optional("detail"),
+    _optional("progress"),
+    _number("tries", 0),
+    _time("created_at"),
+    _optional("ended_at", Float),
+    Index("grades_by_state", "state"),
+)
+attempts = Table(
+    "attempts",
+    metadata,
+    _key("subject"),
+    _text("run_id"),
+    _optional("grade_id"),
+    _optional("route", Integer),
+    _text("role"),
+    _number("number"),
+    _text("inputs"),
+    _text("state"),
+    _optional("handle"),
+    _optional("nonce"),
+    _number("serial", 0),
+    _time("started_at"),
+    _optional("agent_started_at", Float),
+    _optional("solve_ended_at", Float),
+    _optional("ended_at", Float),
+    _optional("solve_end"),
+    _optional("exit"),
+    _optional("failure"),
+    _optional("detail"),
+    _optional("commit"),
+    _optional("first_score_sha"),
+    _optional("result"),
+    _optional("heartbeat_at", Float),
+    _optional("cpu_s", Float),
+    _optional("rss_bytes", BigInteger),
+    Index("attempts_by_run", "run_id", "role", "number"),
+    Index("attempts_by_state", "state", "role"),
+)
+shards = Table(
+    "shards",
+    metadata,
+    _key("shard", Integer),
+    Column("epoch", BigInteger, nullable=False, server_default="0"),
+    _optional("owner"),
+    _optional("host"),
+    _optional("pid", Integer),
+    _optional("pid_started"),
+    _optional("since", Float),
+    _optional("expires_at", Float),
+)
+inbox = Table(
+    "inbox",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    _number("shard"),
+    _text("subject"),
+    _text("run_id"),
+    _text("kind"),
+    _time("at"),
+    Index("inbox_by_shard", "shard", "seq"),
+    # Without it SQLite hands out the numbers of deleted rows again.
+    sqlite_autoincrement=True,
+)
+rounds = Table(
+    "rounds",
+    metadata,
+    _key("subject"),
+    _key("seq", Integer),
+    _number("turn_no"),
+    _text("event"),
+)
+turns = Table(
+    "turns",
+    metadata,
+    _key("subject"),
+    _key("turn_no", Integer),
+    _text("request_hash"),
+    _optional("reply"),
+    _time("at"),
+)
+parts = Table(
+    "parts",
+    metadata,
+    _key("subject"),
+    _key("snapshot"),
+    _key("seq", Integer),
+    _text("sha256"),
+    Column("size", BigInteger, nullable=False),
+)
+pauses = Table(
+    "pauses",
+    metadata,
+    _key("subject"),
+    _key("opened_at", Float),
+    _text("cause"),
+    _optional("closed_at", Float),
+)
+ledger = Table(
+    "ledger",
+    metadata,
+    _key("call_id"),
+    _text("subject"),
+    _text("run_id"),
+    _optional("grade_id"),
+    _text("role"),
+    _text("model"),
+    _text("request_hash"),
+    _time("started_at"),
+    _optional("finished_at", Float),
+    _text("state"),
+    _optional("status", Integer),
+    _optional("detail"),
+    _optional("usage"),
+    _optional("prompt_tokens", BigInteger),
+    _optional("completion_tokens", BigInteger),
+    _optional("cost_nanousd", BigInteger),
+    _number("offline", 0),
+    _optional("reply"),
+    Index("ledger_by_run", "run_id"),
+    Index("ledger_by_subject", "subject"),
+    Index("ledger_by_state", "state"),
+)
+liveness = Table("liveness", metadata, _key("replica"), _time("at"))

@@ -1,0 +1,74 @@
+"""The façade: one object with a method per transaction, grouped by who calls it."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fde_ray.model.clock import Clock, SystemClock
+from fde_ray.model.errors import UserError
+
+from .calls import Calls
+from .database import BUSY_TIMEOUT_S, Database
+from .dialogues import Dialogues
+from .grades import Grades
+from .inbox import Inbox
+from .leases import Leases, process_start
+from .migrations import migrate
+from .notifier import Notifier
+from .pauses import Pauses
+from .sessions import Sessions
+from .supervision import Supervision
+from .sweeps import Sweeps
+
+
+class RunStore(Sweeps, Supervision, Leases, Grades, Sessions, Dialogues, Pauses, Calls, Inbox):
+    """`async with RunStore(path, clock) as store:` opens, migrates and closes.
+
+    Every method is one transaction on the store's own thread. StoreError: the store cannot be
+    reached now; UserError: a person must mend it; Superseded: another owner came first.
+    """
+
+    def __init__(
+        self, path: Path, clock: Clock | None = None, *, busy_timeout_s: float = BUSY_TIMEOUT_S
+    ) -> None:
+        self._db = Database(path, busy_timeout_s)
+        self._clock = clock or SystemClock()
+        self._host = socket.gethostname()
+        self._started = process_start
+
+    @property
+    def changed(self) -> Notifier:
+        """Topics: ("inbox",), ("turn", subject), ("dialogue", subject), ("session", subject),
+        ("call", call_id), ("run", run_id), ("runs",), ("sweeps",)."""
+        return self._db.changed
+
+    async def open(self) -> Self:
+        folder = self._db.path.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"the folder {folder} cannot be made: {error.strerror}.") from error
+        await self._db.open()
+        await migrate(self._db, self._clock.now())
+        return self
+
+    async def close(self) -> None:
+        await self._db.close()
+
+    async def __aenter__(self) -> Self:
+        try:
+            return await self.open()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

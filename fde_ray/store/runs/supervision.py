@@ -1,0 +1,362 @@
+"""What a supervisor does to a run: find work, move phases, open and close attempts."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import bindparam as b
+from sqlalchemy import exists, func, select
+
+from fde_ray.model.clock import Clock
+from fde_ray.model.errors import Superseded
+from fde_ray.model.failures import FailureKind
+from fde_ray.model.plan import RunPlan
+from fde_ray.model.session import SessionInputs
+from fde_ray.model.states import GradeState, Phase, SolveEnd
+from fde_ray.store.errors import RowMissing
+
+from . import schema
+from .database import Database, Statement, Transaction, among, inserting, updating
+from .leases import check_epoch
+from .rows import AttemptRole, AttemptRow, Epoch, PendingGrade, RunRow, RunTask
+
+_SW, _W, _R, _G = schema.sweeps.c, schema.wants.c, schema.runs.c, schema.grades.c
+_A, _S = schema.attempts.c, schema.shards.c
+
+_ROW = tuple(_R[name] for name in RunRow._fields)
+_WANTS = schema.wants.join(schema.sweeps, (_SW.tenant == _W.tenant) & (_SW.name == _W.sweep))
+_WANTED = (
+    exists()
+    .select_from(_WANTS)
+    .where(_W.run_id == _R.run_id, _SW.state != "cancelled")
+    .correlate(schema.runs)
+)
+_ADMITTED = (
+    exists()
+    .select_from(_WANTS)
+    .where(_W.run_id == _R.run_id, _SW.state == "running")
+    .correlate(schema.runs)
+)
+_LIVE = among(_R.phase, *(p.value for p in Phase if not p.is_terminal and p is not Phase.QUEUED))
+_RUNNABLE = Statement(
+    select(*_ROW, _R.plan)
+    .where(_R.phase == Phase.QUEUED.value, _ADMITTED)
+    .order_by(_R.place, _R.queued_at)
+    .limit(b("limit_"))
+)
+_LIVE_RUNS = Statement(select(*_ROW, _R.plan).where(_LIVE).order_by(_R.place))
+_UNWANTED = Statement(
+    select(*_ROW).where(_LIVE | (_R.phase == Phase.QUEUED.value), ~_WANTED).order_by(_R.place)
+)
+_PENDING = Statement(
+    select(_G.run_id, _G.grade_id, _R.phase)
+    .select_from(schema.grades.join(schema.runs, _G.run_id == _R.run_id))
+    .where(
+        _G.state == GradeState.PENDING.value,
+        exists()
+        .select_from(_WANTS)
+        .where(_W.run_id == _G.run_id, _W.grade_id == _G.grade_id, _SW.state == "running")
+        .correlate(schema.grades),
+    )
+    .order_by(_R.place)
+    .limit(b("limit_"))
+)
+_RUN = Statement(select(*_ROW).where(_R.run_id == b("run_id_")))
+_PLAN = Statement(
+    select(func.coalesce(_G.plan, _R.plan))
+    .select_from(schema.grades.join(schema.runs, _G.run_id == _R.run_id))
+    .where(_G.run_id == b("run_id_"), _G.grade_id == b("grade_id_"))
+)
+_RUN_PLAN = Statement(select(_R.plan).where(_R.run_id == b("run_id_")))
+_IS_WANTED = Statement(select(_R.run_id).where(_R.run_id == b("run_id_"), _WANTED))
+
+ATTEMPT_COLUMNS = tuple(
+    _A[{"inputs_json": "inputs", "exit_json": "exit", "commit_json": "commit"}.get(name, name)]
+    for name in AttemptRow._fields[:-2]
+)
+ATTEMPTS = select(*ATTEMPT_COLUMNS, _R.phase, _R.attempt).select_from(
+    schema.attempts.join(schema.runs, _A.run_id == _R.run_id)
+)
+_ATTEMPTS_OF = Statement(
+    ATTEMPTS.where(_A.run_id == b("run_id_"), _A.role == b("role_")).order_by(
+        _A.grade_id, _A.route, _A.number
+    )
+)
+_LIVE_ATTEMPT = Statement(
+    ATTEMPTS.where(
+        _A.run_id == b("run_id_"),
+        _A.role == "solve",
+        _A.number == _R.attempt,
+        _A.state != "closed",
+    )
+)
+_OPEN_SESSIONS = Statement(
+    ATTEMPTS.where(among(_A.state, "open", "collecting", "committed")).order_by(_A.subject)
+)
+_ADD_ATTEMPT = inserting(
+    schema.attempts,
+    "subject",
+    "run_id",
+    "grade_id",
+    "route",
+    "role",
+    "number",
+    "inputs",
+    "state",
+    "serial",
+    "started_at",
+)
+_KNOWN_ATTEMPT = Statement(select(_A.subject).where(_A.subject == b("subject_")))
+_NEXT_ATTEMPT = updating(
+    schema.runs,
+    _R.run_id == b("run_id_"),
+    _R.phase == b("expect_"),
+    _R.attempt == b("last_"),
+    columns=("phase", "attempt", "solve_end", "failure", "detail", "updated_at"),
+    started_at=func.coalesce(_R.started_at, b("now_")),
+)
+_CLOSE = updating(
+    schema.attempts,
+    _A.subject == b("subject_"),
+    _A.state != "closed",
+    columns=("state", "failure", "detail", "result"),
+    solve_end=func.coalesce(_A.solve_end, b("end_")),
+    ended_at=func.coalesce(_A.ended_at, b("now_")),
+)
+_HANDLE = updating(schema.attempts, _A.subject == b("subject_"), columns=("handle",))
+_RUN_CHANGES = frozenset({"solve_end", "failure", "detail"})
+
+
+@lru_cache(maxsize=64)
+def _moving(columns: tuple[str, ...]) -> Statement:
+    fence = exists().where(_S.shard == _R.shard, _S.epoch == b("epoch_")).correlate(schema.runs)
+    return updating(
+        schema.runs,
+        _R.run_id == b("run_id_"),
+        _R.phase == b("expect_"),
+        fence,
+        columns=("phase", "ended_at", "updated_at", *columns),
+    )
+
+
+def move(
+    t: Transaction,
+    run_id: str,
+    epoch: Epoch,
+    expect: Phase,
+    to: Phase,
+    now: float,
+    changes: dict[str, Any],
+) -> None:
+    """Set phase and `changes` if the run is in `expect` and `epoch` holds it; else Superseded."""
+    t.cas(
+        _moving(tuple(sorted(changes))),
+        f"run {run_id} is not in {expect.value}, or another driver holds it",
+        run_id_=run_id,
+        expect_=expect.value,
+        epoch_=epoch.number,
+        phase=to.value,
+        ended_at=now if to.is_terminal else None,
+        updated_at=now,
+        **changes,
+    )
+    t.wake(("run", run_id), ("runs",))
+
+
+class Supervision:
+    _db: Database
+    _clock: Clock
+
+    async def runnable(self, limit: int) -> list[RunTask]:
+        """Return queued runs that a running sweep wants, in the order of their plans."""
+        rows = await self._db.read(lambda t: t.all(_RUNNABLE, limit_=limit))
+        return [_task(row) for row in rows]
+
+    async def live_runs(self) -> list[RunTask]:
+        """Return the runs that are neither queued nor at their end: a takeover begins here."""
+        return [_task(row) for row in await self._db.read(lambda t: t.all(_LIVE_RUNS))]
+
+    async def unwanted_runs(self) -> list[RunRow]:
+        """Return unfinished runs that only cancelled sweeps want."""
+        return [RunRow.of(row) for row in await self._db.read(lambda t: t.all(_UNWANTED))]
+
+    async def is_wanted(self, run_id: str) -> bool:
+        return await self._db.read(lambda t: t.one(_IS_WANTED, run_id_=run_id)) is not None
+
+    async def pending_grades(self, limit: int) -> list[PendingGrade]:
+        """Return grades without a result that a running sweep wants; those of runs in phase `done`
+        are regradings."""
+        rows = await self._db.read(lambda t: t.all(_PENDING, limit_=limit))
+        return [PendingGrade(run, grade, Phase(phase)) for run, grade, phase in rows]
+
+    async def run(self, run_id: str) -> RunRow:
+        row = await self._db.read(lambda t: t.one(_RUN, run_id_=run_id))
+        if row is None:
+            raise RowMissing(f"there is no run {run_id[:64]}")
+        return RunRow.of(row)
+
+    async def plan(self, run_id: str, grade_id: str | None = None) -> RunPlan:
+        """Return the plan of a run; with `grade_id` the plan whose panel makes that grade."""
+
+        def query(t: Transaction) -> Any:
+            if grade_id is None:
+                return t.one(_RUN_PLAN, run_id_=run_id)
+            return t.one(_PLAN, run_id_=run_id, grade_id_=grade_id)
+
+        row = await self._db.read(query)
+        if row is None:
+            raise RowMissing(f"there is no run {run_id[:64]} with this grade")
+        return RunPlan.model_validate_json(row[0])
+
+    async def move_run(
+        self, run_id: str, epoch: Epoch, expect: Phase, to: Phase, **changes: Any
+    ) -> None:
+        """Compare-and-set the phase. `changes`: solve_end, failure, detail. Superseded if lost."""
+        _check_names(changes, _RUN_CHANGES)
+        now, plain = self._clock.now(), {k: getattr(v, "value", v) for k, v in changes.items()}
+        await self._db.write(lambda t: move(t, run_id, epoch, expect, to, now, plain))
+
+    async def open_attempt(
+        self,
+        run_id: str,
+        epoch: Epoch,
+        inputs: SessionInputs,
+        *,
+        expect: Phase = Phase.QUEUED,
+        to: Phase = Phase.PROVISIONING,
+    ) -> None:
+        """Open solving attempt `inputs.subject` (`<run>.<n>`, n = the run's attempt + 1) and move.
+
+        Superseded when the run is elsewhere, n is taken, or another driver holds the run.
+        """
+        text, now = inputs.model_dump_json(), self._clock.now()
+        number = int(inputs.subject.rpartition(".")[2])
+
+        def change(t: Transaction) -> None:
+            check_epoch(t, run_id, epoch)
+            t.cas(
+                _NEXT_ATTEMPT,
+                f"run {run_id} is not in {expect.value} before attempt {number}",
+                run_id_=run_id,
+                expect_=expect.value,
+                last_=number - 1,
+                now_=now,
+                phase=to.value,
+                attempt=number,
+                solve_end=None,
+                failure=None,
+                detail=None,
+                updated_at=now,
+            )
+            _add_attempt(t, inputs.subject, run_id, None, None, "solve", number, text, now)
+            t.wake(("run", run_id), ("runs",))
+
+        await self._db.write(change)
+
+    async def open_try(
+        self, run_id: str, grade_id: str, route: int, epoch: Epoch, inputs: SessionInputs
+    ) -> None:
+        """Open try `inputs.subject` (`<run>/<grade>/<route>.<n>`); Superseded if taken."""
+        text, now = inputs.model_dump_json(), self._clock.now()
+        number = int(inputs.subject.rpartition(".")[2])
+
+        def change(t: Transaction) -> None:
+            check_epoch(t, run_id, epoch)
+            if t.one(_KNOWN_ATTEMPT, subject_=inputs.subject) is not None:
+                raise Superseded(f"{inputs.subject} is open already")
+            _add_attempt(t, inputs.subject, run_id, grade_id, route, "extract", number, text, now)
+
+        await self._db.write(change)
+
+    async def close_attempt(
+        self,
+        subject: str,
+        epoch: Epoch,
+        *,
+        solve_end: SolveEnd | None = None,
+        failure: FailureKind | None = None,
+        detail: str | None = None,
+        result: Any = None,
+    ) -> bool:
+        """Close a session: its tokens are void from here on. False = it was closed before.
+
+        solve_end: recorded only when nothing ended the solving before. result: any JSON.
+        """
+        now, found = self._clock.now(), None if result is None else json.dumps(result)
+
+        def change(t: Transaction) -> bool:
+            check_epoch(t, subject, epoch)
+            changed = t.run(
+                _CLOSE,
+                subject_=subject,
+                end_=None if solve_end is None else solve_end.value,
+                now_=now,
+                state="closed",
+                failure=None if failure is None else failure.value,
+                detail=detail,
+                result=found,
+            )
+            t.wake(("session", subject))
+            return changed == 1
+
+        return await self._db.write(change)
+
+    async def record_handle(self, subject: str, handle: Any) -> None:
+        """Keep what the sandbox needs to find the session again, any JSON."""
+        text = json.dumps(handle)
+
+        def change(t: Transaction) -> None:
+            if not t.run(_HANDLE, subject_=subject, handle=text):
+                raise RowMissing(f"there is no session {subject[:128]}")
+
+        await self._db.write(change)
+
+    async def attempts_of(self, run_id: str, role: AttemptRole = "solve") -> list[AttemptRow]:
+        rows = await self._db.read(lambda t: t.all(_ATTEMPTS_OF, run_id_=run_id, role_=role))
+        return [AttemptRow.of(row) for row in rows]
+
+    async def live_attempt(self, run_id: str) -> AttemptRow | None:
+        """Return the latest solving attempt while it is not closed."""
+        row = await self._db.read(lambda t: t.one(_LIVE_ATTEMPT, run_id_=run_id))
+        return None if row is None else AttemptRow.of(row)
+
+    async def open_sessions(self) -> list[AttemptRow]:
+        """Return every session that is not closed, solving and extraction, for re-attaching."""
+        return [AttemptRow.of(row) for row in await self._db.read(lambda t: t.all(_OPEN_SESSIONS))]
+
+
+def _add_attempt(
+    t: Transaction,
+    subject: str,
+    run_id: str,
+    grade_id: str | None,
+    route: int | None,
+    role: AttemptRole,
+    number: int,
+    inputs: str,
+    now: float,
+) -> None:
+    t.run(
+        _ADD_ATTEMPT,
+        subject=subject,
+        run_id=run_id,
+        grade_id=grade_id,
+        route=route,
+        role=role,
+        number=number,
+        inputs=inputs,
+        state="open",
+        serial=0,
+        started_at=now,
+    )
+
+
+def _check_names(changes: dict[str, Any], allowed: frozenset[str]) -> None:
+    if unknown := changes.keys() - allowed:
+        raise TypeError(f"cannot change {sorted(unknown)}; known: {sorted(allowed)}")
+
+
+def _task(row: Any) -> RunTask:
+    return RunTask(RunRow.of(row[:-1]), RunPlan.model_validate_json(row[-1]))

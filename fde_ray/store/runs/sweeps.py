@@ -1,0 +1,251 @@
+"""Sweeps want runs: submission, state, and the rows a person looks at."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import bindparam as b
+from sqlalchemy import exists, func, select
+
+from fde_ray.model.base import canonical_json
+from fde_ray.model.clock import Clock
+from fde_ray.model.errors import UserError, shortened
+from fde_ray.model.ids import RunId, shard_of
+from fde_ray.model.plan import RunPlan
+from fde_ray.model.states import GradeState, Phase
+
+from . import schema
+from .database import Database, Statement, Transaction, inserting, keeping, updating
+from .rows import SweepRow, SweepRun, SweepState
+
+LOCAL = "local"
+"""The tenant of a laptop."""
+
+_SW, _W, _R, _G = schema.sweeps.c, schema.wants.c, schema.runs.c, schema.grades.c
+_THIS = (_SW.tenant == b("tenant_")) & (_SW.name == b("name_"))
+_SWEEP = Statement(select(_SW.tenant, _SW.name, _SW.spec, _SW.state, _SW.created_at).where(_THIS))
+_SWEEPS = Statement(
+    select(_SW.tenant, _SW.name, _SW.spec, _SW.state, _SW.created_at).order_by(
+        _SW.created_at, _SW.tenant, _SW.name
+    )
+)
+_ADD_TENANT = keeping(schema.tenants, "tenant", "created_at")
+_ADD_SWEEP = inserting(schema.sweeps, "tenant", "name", "spec", "state", "created_at")
+_ADD_WANT = keeping(schema.wants, "tenant", "sweep", "run_id", "grade_id", "place")
+_ADD_RUN = keeping(
+    schema.runs,
+    "run_id",
+    "tenant",
+    "plan",
+    "shard",
+    "phase",
+    "attempt",
+    "place",
+    "queued_at",
+    "updated_at",
+)
+_ADD_GRADE = keeping(schema.grades, "run_id", "grade_id", "plan", "state", "tries", "created_at")
+_OWNER = Statement(select(_R.tenant).where(_R.run_id == b("run_id_")))
+_SET_STATE = updating(schema.sweeps, _THIS, columns=("state",))
+_WANTED_BY = exists().where(
+    _W.tenant == b("tenant_"), _W.sweep == b("name_"), _W.run_id == _R.run_id
+)
+_REVIVE = updating(
+    schema.runs,
+    _R.phase == Phase.CANCELLED.value,
+    _WANTED_BY,
+    columns=("phase", "solve_end", "failure", "detail", "ended_at", "updated_at"),
+)
+_JOINED = schema.wants.join(schema.runs, _W.run_id == _R.run_id).join(
+    schema.grades, (_G.run_id == _W.run_id) & (_G.grade_id == _W.grade_id)
+)
+_HERE = (_W.tenant == b("tenant_")) & (_W.sweep == b("name_"))
+_RUNS = Statement(
+    select(
+        _W.run_id,
+        _W.grade_id,
+        _R.phase,
+        _R.attempt,
+        _R.solve_end,
+        _R.failure,
+        _R.detail,
+        _R.queued_at,
+        _R.started_at,
+        _R.ended_at,
+        _G.state,
+        _G.score,
+        _G.valid,
+        _G.outcome,
+        _G.failure.label("grade_failure"),
+        _G.detail.label("grade_detail"),
+        _G.commit_sha,
+        _G.ended_at.label("graded_at"),
+    )
+    .select_from(_JOINED)
+    .where(_HERE)
+    .order_by(_W.place)
+)
+_PHASES = Statement(
+    select(_R.phase, func.count())
+    .select_from(schema.wants.join(schema.runs, _W.run_id == _R.run_id))
+    .where(_HERE)
+    .group_by(_R.phase)
+)
+
+
+class Sweeps:
+    _db: Database
+    _clock: Clock
+
+    async def submit_sweep(
+        self, tenant: str, name: str, spec: Mapping[str, Any], plans: Sequence[RunPlan]
+    ) -> bool:
+        """Create the sweep with its wants, runs and grades; False = it is there already.
+
+        UserError when another spec has this name. A run of the tenant that exists is shared; one
+        that was cancelled is queued again.
+        """
+        text, now = canonical_json(dict(spec)), self._clock.now()
+
+        def change(t: Transaction) -> bool:
+            known = t.one(_SWEEP, tenant_=tenant, name_=name)
+            if known is not None:
+                _refuse_other_spec(name, known[2], text)
+                return False
+            t.run(_ADD_TENANT, tenant=tenant, created_at=now)
+            t.run(_ADD_SWEEP, tenant=tenant, name=name, spec=text, state="running", created_at=now)
+            for place, plan in enumerate(plans):
+                _add_plan(t, tenant, name, place, plan, now)
+            _revive(t, tenant, name, now)
+            t.wake(("sweeps",))
+            return True
+
+        return await self._db.write(change)
+
+    async def sweep(self, name: str, *, tenant: str = LOCAL) -> SweepRow:
+        """UserError when no sweep has this name."""
+        row = await self._db.read(lambda t: t.one(_SWEEP, tenant_=tenant, name_=name))
+        if row is None:
+            raise _unknown(name)
+        return _sweep_row(row)
+
+    async def sweeps(self) -> list[SweepRow]:
+        return [_sweep_row(row) for row in await self._db.read(lambda t: t.all(_SWEEPS))]
+
+    async def set_sweep_state(self, name: str, state: SweepState, *, tenant: str = LOCAL) -> None:
+        """Pause, cancel or resume. Resuming queues the sweep's cancelled runs again."""
+        now = self._clock.now()
+
+        def change(t: Transaction) -> None:
+            if not t.run(_SET_STATE, tenant_=tenant, name_=name, state=state):
+                raise _unknown(name)
+            if state == "running":
+                _revive(t, tenant, name, now)
+            t.wake(("sweeps",))
+
+        await self._db.write(change)
+
+    async def runs_of_sweep(self, name: str, *, tenant: str = LOCAL) -> list[SweepRun]:
+        """Return every wanted run with its grade, in the order of the plan."""
+        rows = await self._db.read(lambda t: t.all(_RUNS, tenant_=tenant, name_=name))
+        return [SweepRun.of(row) for row in rows]
+
+    async def phase_counts(self, name: str, *, tenant: str = LOCAL) -> Counter[Phase]:
+        rows = await self._db.read(lambda t: t.all(_PHASES, tenant_=tenant, name_=name))
+        return Counter({Phase(phase): count for phase, count in rows})
+
+
+def _add_plan(
+    t: Transaction, tenant: str, name: str, place: int, plan: RunPlan, now: float
+) -> None:
+    text = plan.model_dump_json()
+    added = t.run(
+        _ADD_RUN,
+        run_id=plan.run_id,
+        tenant=tenant,
+        plan=text,
+        shard=shard_of(RunId(plan.run_id)),
+        phase=Phase.QUEUED.value,
+        attempt=0,
+        place=place,
+        queued_at=now,
+        updated_at=now,
+    )
+    if not added and t.one(_OWNER, run_id_=plan.run_id)[0] != tenant:
+        raise UserError(
+            f"run {plan.run_id} belongs to another tenant; set `series` to run an equal campaign."
+        )
+    # The plan of the run serves its first grade; a later grade brings its own panel.
+    t.run(
+        _ADD_GRADE,
+        run_id=plan.run_id,
+        grade_id=plan.grade_id,
+        plan=None if added else text,
+        state=GradeState.PENDING.value,
+        tries=0,
+        created_at=now,
+    )
+    t.run(
+        _ADD_WANT,
+        tenant=tenant,
+        sweep=name,
+        run_id=plan.run_id,
+        grade_id=plan.grade_id,
+        place=place,
+    )
+
+
+def _revive(t: Transaction, tenant: str, name: str, now: float) -> None:
+    t.run(
+        _REVIVE,
+        tenant_=tenant,
+        name_=name,
+        phase=Phase.QUEUED.value,
+        solve_end=None,
+        failure=None,
+        detail=None,
+        ended_at=None,
+        updated_at=now,
+    )
+
+
+def _sweep_row(row: Any) -> SweepRow:
+    return SweepRow(row[0], row[1], json.loads(row[2]), row[3], row[4])
+
+
+def _unknown(name: str) -> UserError:
+    return UserError(
+        f"there is no sweep named {shortened(name, 63)!r}; see `fde-ray sweep status`."
+    )
+
+
+def _refuse_other_spec(name: str, known: str, given: str) -> None:
+    if known == given:
+        return
+    where, old, new = spec_difference(json.loads(known), json.loads(given)) or ("", "", "")
+    raise UserError(
+        f"sweep {name!r} exists with another spec: {where or 'the document'} is"
+        f" {_spelled(old)} there and {_spelled(new)} here; choose another name."
+    )
+
+
+def _spelled(value: Any) -> str:
+    return "absent" if value is _ABSENT else shortened(json.dumps(value), 60)
+
+
+_ABSENT = object()
+
+
+def spec_difference(old: Any, new: Any, where: str = "") -> tuple[str, Any, Any] | None:
+    """Return the first path at which two JSON values differ, with both values."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        pairs = [(f"{where}.{k}" if where else k, k) for k in sorted(old.keys() | new.keys())]
+        parts = [(path, old.get(k, _ABSENT), new.get(k, _ABSENT)) for path, k in pairs]
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        parts = [(f"{where}[{i}]", a, z) for i, (a, z) in enumerate(zip(old, new, strict=True))]
+    else:
+        return None if old == new else (where, old, new)
+    return next((found for path, a, z in parts if (found := spec_difference(a, z, path))), None)
