@@ -2,8 +2,8 @@
 
 `advance` folds one event into the state, `next_move` says what follows from a state; neither knows
 the time or calls anyone. Replaying the log in any number of pieces gives the same state, so a
-driver that takes over needs the log alone. Solving can also be ended from outside (clock, budget, cancel):
-then the log closes the open turn with a `finish` of that reason, or simply ends.
+driver that takes over needs the log alone. Solving can also be ended from outside (clock, budget,
+cancel): then the log closes the open turn with a `finish` of that reason, or simply ends.
 """
 
 from __future__ import annotations

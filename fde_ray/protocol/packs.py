@@ -157,6 +157,8 @@ def _check_text(name: str, text: str, rule: TextRule) -> None:
     odd = sorted(p for p in used if not _NAME.fullmatch(p))
     if odd:
         raise PackError(f"text {name!r}: {odd[0]!r} is not a placeholder name")
+    if "{{" in _PLACEHOLDER.sub("", text):
+        raise PackError(f"text {name!r}: a placeholder is not closed")
     if used - rule.offered:
         raise PackError(f"text {name!r}: placeholder {sorted(used - rule.offered)[0]!r} is unknown")
     missing = sorted(set(rule.placeholders) - used)
