@@ -16,23 +16,40 @@ from fde_ray.model.states import PauseCause
 
 
 class Activity(Record):
-    """The requests of one session, by id. An id stands in at most one of the two."""
+    """The requests of one session, by id. An id stands in at most one of the three."""
 
     serving: tuple[str, ...] = ()
     held: dict[str, PauseCause] = {}
+    """Refused for a listed cause; the shim holds them and asks again."""
+    pinned: dict[str, PauseCause] = {}
+    """Held on our side (a turn whose customer is down) until we let go."""
 
     def served(self, request: str) -> Activity:
-        """`request` is being worked on."""
-        held = {k: v for k, v in self.held.items() if k != request}
-        return Activity(serving=(*self._others(request), request), held=held)
+        """`request` is being worked on, unless it is pinned."""
+        if request in self.pinned:
+            return self
+        return self.evolve(
+            serving=(*self._others(request), request), held=_without(self.held, request)
+        )
 
     def holding(self, request: str, cause: PauseCause) -> Activity:
-        """`request` waits for us or a provider; its shim will ask again."""
-        return Activity(serving=self._others(request), held={**self.held, request: cause})
+        return self.evolve(serving=self._others(request), held={**self.held, request: cause})
+
+    def pinning(self, request: str, cause: PauseCause) -> Activity:
+        return self.evolve(serving=self._others(request), pinned={**self.pinned, request: cause})
+
+    def unpinned(self, request: str) -> Activity:
+        """Let go: the request is being worked on again."""
+        if request not in self.pinned:
+            return self
+        return self.evolve(pinned=_without(self.pinned, request)).served(request)
 
     def done(self, request: str) -> Activity:
-        held = {k: v for k, v in self.held.items() if k != request}
-        return Activity(serving=self._others(request), held=held)
+        return Activity(
+            serving=self._others(request),
+            held=_without(self.held, request),
+            pinned=_without(self.pinned, request),
+        )
 
     def confirmed(self, reported: Iterable[str], open_cause: PauseCause | None) -> Activity:
         """Return the activity after the shim said which requests it still holds.
@@ -47,17 +64,25 @@ class Activity(Record):
             for request in sorted(known):
                 if request not in held and request not in self.serving:
                     held[request] = open_cause
-        return Activity(serving=self.serving, held=held)
+        return self.evolve(held=held)
+
+    @property
+    def waiting(self) -> dict[str, PauseCause]:
+        return {**self.pinned, **self.held}
 
     def _others(self, request: str) -> tuple[str, ...]:
         return tuple(one for one in self.serving if one != request)
 
 
+def _without(causes: Mapping[str, PauseCause], request: str) -> dict[str, PauseCause]:
+    return {k: v for k, v in causes.items() if k != request}
+
+
 def pause_cause(activity: Activity) -> PauseCause | None:
     """Return why the clock stands still; None = it runs. The longest held request names it."""
-    if activity.serving or not activity.held:
+    if activity.serving or not activity.waiting:
         return None
-    return next(iter(activity.held.values()))
+    return next(iter(activity.waiting.values()))
 
 
 class PauseStep(NamedTuple):
@@ -70,18 +95,9 @@ class PauseStep(NamedTuple):
 def next_pause(open_cause: PauseCause | None, activity: Activity) -> PauseStep | None:
     """Return the step from the recorded pause to what `activity` asks for; None = nothing."""
     wanted = pause_cause(activity)
-    if wanted == open_cause or (wanted is not None and open_cause in activity.held.values()):
+    if wanted == open_cause or (wanted is not None and open_cause in activity.waiting.values()):
         return None
     return PauseStep(closes=open_cause is not None, opens=wanted)
-
-
-def liveness_gap(
-    last_seen: float | None, now: float, *, longest_s: float
-) -> tuple[float, float] | None:
-    """Return the interval in which no replica was alive; None = no gap longer than `longest_s`."""
-    if last_seen is None or now - last_seen <= longest_s:
-        return None
-    return last_seen, now
 
 
 class ClockTotals(NamedTuple):

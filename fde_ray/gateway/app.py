@@ -1,0 +1,280 @@
+"""HTTP around the planes: apps are values from factories; errors become statuses in one place.
+
+The apps that pods reach have the routes of the wire API and nothing else: no docs, no metrics, no
+control. Bodies are read with a cap before anything parses them.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response, StreamingResponse
+from pydantic_core import from_json, to_json
+from starlette.exceptions import HTTPException
+
+from fde_ray.metering.chunks import completion_json
+from fde_ray.model.base import Record
+from fde_ray.model.clock import Clock, SystemClock
+from fde_ray.model.errors import Refusal
+from fde_ray.model.failures import Fault
+from fde_ray.model.session import AgentExit, Commit
+
+from .chat_bodies import parse_chat
+from .collection import MAX_EVENTS_BYTES, MAX_PART_BYTES
+from .faults import as_refusal, error_json
+from .messages import Heartbeat, TokenRequest, TurnRequest
+from .plane import MAX_EVALUATE_BYTES, Plane
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Record)
+Handler = Callable[[Request], Awaitable[Response]]
+
+SMALL_BODY = 64 * 1024
+TURN_BODY = 8 * 2**20
+COMMIT_BODY = 16 * 2**20
+CHAT_BODY = 64 * 2**20
+MAX_CALL_ID = 200
+
+
+def run_plane_app(plane: Plane, clock: Clock | None = None) -> FastAPI:
+    """Return the app that solving runs reach."""
+    return plain_app(PlaneRoutes(plane, clock or SystemClock()).table())
+
+
+def grade_plane_app(plane: Plane, clock: Clock | None = None) -> FastAPI:
+    """Return the app that extraction tries reach: the same routes and the evaluator."""
+    routes = PlaneRoutes(plane, clock or SystemClock())
+    return plain_app([*routes.table(), ("POST", "/v1/evaluate", routes.evaluate)])
+
+
+def plain_app(table: list[tuple[str, str, Handler]]) -> FastAPI:
+    """Return an app with these routes, our errors, and none of the framework's own pages."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    for method, path, handler in table:
+        app.add_api_route(path, guarded(handler), methods=[method], response_model=None)
+    app.add_exception_handler(HTTPException, _unknown_route)
+    return app
+
+
+def guarded(handler: Handler) -> Handler:
+    """Return the handler with every error turned into the wire's words."""
+
+    async def guard(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except Exception as error:
+            refusal = as_refusal(error)
+            if refusal.code == "internal":
+                log.exception("internal_error", extra={"path": request.url.path})
+            return refused(refusal)
+
+    return guard
+
+
+def refused(refusal: Refusal) -> Response:
+    headers = {}
+    if refusal.retry_after_s is not None:
+        headers["retry-after"] = str(max(1, round(refusal.retry_after_s)))
+    return json_response(error_json(refusal), refusal.status, headers)
+
+
+def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(to_json(value), status, headers, media_type="application/json")
+
+
+async def _unknown_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return refused(Refusal(error.status_code, Fault.AGENT, str(error.detail), code="no_route"))
+
+
+async def body_of(request: Request, limit: int) -> bytes:
+    """Return the body; Refusal 413 as soon as it is known to be longer than `limit`."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise _too_large(limit)
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > limit:
+            raise _too_large(limit)
+    return bytes(data)
+
+
+async def record_of(request: Request, record: type[R], limit: int = SMALL_BODY) -> R:
+    return record.model_validate_json(await body_of(request, limit))
+
+
+def bearer_of(request: Request) -> str:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise Refusal(401, Fault.AGENT, "a bearer token is needed", code="no_token")
+    return token
+
+
+class PlaneRoutes:
+    """One handler a route; each reads the request, calls the plane, writes the reply."""
+
+    def __init__(self, plane: Plane, clock: Clock) -> None:
+        self._plane, self._clock = plane, clock
+
+    def table(self) -> list[tuple[str, str, Handler]]:
+        return [
+            ("POST", "/v1/token", self.token),
+            ("POST", "/v1/token/renew", self.renew),
+            ("GET", "/v1/inputs", self.inputs),
+            ("GET", "/v1/archives/{name}", self.archive),
+            ("POST", "/v1/started", self.started),
+            ("POST", "/v1/heartbeat", self.heartbeat),
+            ("POST", "/v1/turns", self.post_turn),
+            ("GET", "/v1/turns/{turn_no}", self.turn_reply),
+            ("POST", "/v1/exit", self.exit),
+            ("PUT", "/v1/parts/{snapshot}/{seq}", self.put_part),
+            ("POST", "/v1/commit", self.commit),
+            ("PUT", "/v1/events/{seq}", self.put_events),
+            ("GET", "/v1/models", self.models),
+            ("POST", "/v1/chat/completions", self.chat),
+        ]
+
+    async def token(self, request: Request) -> Response:
+        wanted = await record_of(request, TokenRequest)
+        return json_response(await self._plane.issue_token(wanted))
+
+    async def renew(self, request: Request) -> Response:
+        return json_response(await self._plane.renew_token(bearer_of(request)))
+
+    async def inputs(self, request: Request) -> Response:
+        return json_response(await self._plane.inputs(bearer_of(request)))
+
+    async def archive(self, request: Request) -> Response:
+        chunks = await self._plane.archive(bearer_of(request), request.path_params["name"])
+        first = await anext(chunks, b"")
+        return StreamingResponse(_resumed(first, chunks), media_type="application/gzip")
+
+    async def started(self, request: Request) -> Response:
+        return json_response(await self._plane.started(bearer_of(request)))
+
+    async def heartbeat(self, request: Request) -> Response:
+        bearer = bearer_of(request)
+        beat = await record_of(request, Heartbeat, 2**20)
+        return json_response(await self._plane.heartbeat(bearer, beat))
+
+    async def post_turn(self, request: Request) -> Response:
+        bearer = bearer_of(request)
+        turn = await record_of(request, TurnRequest, TURN_BODY)
+        reply = await self._plane.post_turn(bearer, turn)
+        return json_response(reply, 200 if reply.status == "done" else 202)
+
+    async def turn_reply(self, request: Request) -> Response:
+        bearer, turn_no = bearer_of(request), _number(request, "turn_no")
+        try:
+            wait_s = float(request.query_params.get("wait_s", "0"))
+        except ValueError as error:
+            raise _bad_request("wait_s must be a number of seconds") from error
+        reply = await self._plane.turn_reply(bearer, turn_no, wait_s if wait_s > 0 else 0.0)
+        return json_response(reply, 200 if reply.status == "done" else 202)
+
+    async def exit(self, request: Request) -> Response:
+        bearer = bearer_of(request)
+        await self._plane.exit(bearer, await record_of(request, AgentExit))
+        return json_response({})
+
+    async def put_part(self, request: Request) -> Response:
+        bearer, seq = bearer_of(request), _number(request, "seq")
+        data = await body_of(request, MAX_PART_BYTES)
+        sha256 = request.query_params.get("sha256", "")
+        snapshot = request.path_params["snapshot"]
+        await self._plane.put_part(bearer, snapshot, seq, sha256, data)
+        return json_response({})
+
+    async def commit(self, request: Request) -> Response:
+        bearer = bearer_of(request)
+        await self._plane.commit(bearer, await record_of(request, Commit, COMMIT_BODY))
+        return json_response({})
+
+    async def put_events(self, request: Request) -> Response:
+        bearer, seq = bearer_of(request), _number(request, "seq")
+        await self._plane.put_events(bearer, seq, await body_of(request, MAX_EVENTS_BYTES))
+        return json_response({})
+
+    async def models(self, request: Request) -> Response:
+        names = await self._plane.models(bearer_of(request))
+        rows = [{"id": n, "object": "model", "created": 0, "owned_by": "fde-ray"} for n in names]
+        return json_response({"object": "list", "data": rows})
+
+    async def chat(self, request: Request) -> Response:
+        bearer, call_id = bearer_of(request), _call_id(request)
+        wire = parse_chat(_json(await body_of(request, CHAT_BODY)))
+        if not wire.stream:
+            reply = await self._plane.chat(bearer, wire, call_id)
+            return json_response(completion_json(reply, self._clock.now()))
+        chunks = self._plane.chat_stream(bearer, wire, call_id)
+        # The first chunk is awaited here, so that a refusal still has its HTTP status.
+        first = await anext(chunks, None)
+        return StreamingResponse(_events(first, chunks), media_type="text/event-stream")
+
+    async def evaluate(self, request: Request) -> Response:
+        bearer = bearer_of(request)
+        output = await body_of(request, MAX_EVALUATE_BYTES)
+        return json_response(await self._plane.evaluate(bearer, output))
+
+
+async def _resumed(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for chunk in rest:
+        yield chunk
+
+
+async def _events(
+    first: dict[str, Any] | None, chunks: AsyncGenerator[dict[str, Any], None]
+) -> AsyncIterator[bytes]:
+    """Yield server-sent events; a fault in mid-stream is an event and there is no [DONE]."""
+    try:
+        if first is not None:
+            yield _event(first)
+        async for chunk in chunks:
+            yield _event(chunk)
+        yield b"data: [DONE]\n\n"
+    except Refusal as refusal:
+        yield _event(error_json(refusal))
+    finally:
+        await chunks.aclose()
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    return b"data: " + to_json(value) + b"\n\n"
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return from_json(data, allow_inf_nan=False)
+    except ValueError as error:
+        raise _bad_request(f"the body is not JSON: {error}") from error
+
+
+def _number(request: Request, name: str) -> int:
+    text = str(request.path_params[name])
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise _bad_request(f"{name} must be a whole number")
+    return int(text)
+
+
+def _call_id(request: Request) -> str:
+    given = request.headers.get("x-fde-call-id")
+    if given is None:
+        return secrets.token_hex(16)
+    if not given or len(given) > MAX_CALL_ID or not (given.isascii() and given.isprintable()):
+        raise _bad_request(f"x-fde-call-id has 1 to {MAX_CALL_ID} plain characters")
+    return given
+
+
+def _bad_request(reason: str) -> Refusal:
+    return Refusal(400, Fault.AGENT, reason, code="bad_request")
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(413, Fault.AGENT, f"the body is larger than {limit} bytes", code="too_large")

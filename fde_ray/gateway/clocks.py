@@ -1,0 +1,133 @@
+"""Keeps the recorded pauses of each session in step with what its requests are doing.
+
+The decisions are in `pauses`; here they are carried out. A session whose requests are all served
+costs no write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from fde_ray.model.clock import Clock
+from fde_ray.model.states import PauseCause
+from fde_ray.store.runs import Heartbeat, RunStore
+
+from .pauses import Activity, ClockTotals, clock_totals, next_pause
+from .ports import Session
+
+LONGEST_SILENCE = timedelta(seconds=15)
+"""A silence of all replicas that is longer becomes a pause; a breath comes each 5 s."""
+
+
+class _Watch:
+    """What this replica knows of one session."""
+
+    def __init__(self) -> None:
+        self.activity = Activity()
+        self.open_cause: PauseCause | None = None
+        self.is_loaded = False
+        # Protects "compare with the open pause, then write": two requests of one session that
+        # change state at once would open two.
+        self.lock = asyncio.Lock()
+
+
+class SessionClocks:
+    def __init__(self, store: RunStore, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._watches: dict[str, _Watch] = {}
+        self._heard: dict[str, Heartbeat] = {}
+
+    @asynccontextmanager
+    async def serving(self, subject: str, request: str) -> AsyncIterator[None]:
+        """The request is being served inside the block; a `hold` of it outlasts the block."""
+        await self._set(subject, self._activity(subject).served(request))
+        try:
+            yield
+        finally:
+            if request in self._activity(subject).serving:
+                await self._set(subject, self._activity(subject).done(request))
+
+    async def hold(self, subject: str, request: str, cause: PauseCause) -> None:
+        await self._set(subject, self._activity(subject).holding(request, cause))
+
+    async def pin(self, subject: str, request: str, cause: PauseCause) -> None:
+        """Hold a request on our side; no heartbeat lets go of it."""
+        await self._set(subject, self._activity(subject).pinning(request, cause))
+
+    async def unpin(self, subject: str, request: str) -> None:
+        await self._set(subject, self._activity(subject).unpinned(request))
+
+    async def begin(self, subject: str, request: str) -> None:
+        await self._set(subject, self._activity(subject).served(request))
+
+    async def end(self, subject: str, request: str) -> None:
+        await self._set(subject, self._activity(subject).done(request))
+
+    async def confirm(self, subject: str, reported: Iterable[str]) -> None:
+        """The shim says which requests it still holds."""
+        watch = await self._loaded(subject)
+        await self._set(subject, watch.activity.confirmed(reported, watch.open_cause))
+
+    async def totals(self, session: Session) -> ClockTotals:
+        """Return the charged and paused time; without a query when the agent has not started."""
+        if session.started_at is None:
+            return ClockTotals(0.0, 0.0, {})
+        pauses = await self._store.pauses(session.subject)
+        return clock_totals(session.started_at, session.solve_ended_at, pauses, self._clock.now())
+
+    def is_paused(self, subject: str) -> bool:
+        watch = self._watches.get(subject)
+        return watch is not None and watch.open_cause is not None
+
+    async def close(self, subject: str) -> None:
+        """Solving ended: close an open pause and forget the session."""
+        await self._set(subject, Activity())
+        self._watches.pop(subject, None)
+
+    def heard(self, subject: str, cpu_s: float, rss_bytes: int) -> None:
+        """Remember a heartbeat until the next breath writes all of them at once."""
+        self._heard[subject] = Heartbeat(subject, self._clock.now(), cpu_s, rss_bytes)
+
+    async def breathe(self, replica: str) -> None:
+        """Write that this replica lives; a silence before it becomes a pause of every session."""
+        heard, self._heard = self._heard, {}
+        await self._store.beat(replica, heard.values(), LONGEST_SILENCE)
+
+    def _activity(self, subject: str) -> Activity:
+        watch = self._watches.get(subject)
+        return Activity() if watch is None else watch.activity
+
+    async def _set(self, subject: str, activity: Activity) -> None:
+        watch = self._watches.setdefault(subject, _Watch())
+        watch.activity = activity
+        if activity.waiting or not watch.is_loaded or watch.open_cause is not None:
+            await self._write(subject, watch)
+
+    async def _loaded(self, subject: str) -> _Watch:
+        watch = self._watches.setdefault(subject, _Watch())
+        async with watch.lock:
+            await self._load(subject, watch)
+        return watch
+
+    async def _load(self, subject: str, watch: _Watch) -> None:
+        if watch.is_loaded:
+            return
+        pauses = await self._store.pauses(subject)
+        watch.open_cause = next((p.cause for p in pauses if p.closed_at is None), None)
+        watch.is_loaded = True
+
+    async def _write(self, subject: str, watch: _Watch) -> None:
+        async with watch.lock:
+            await self._load(subject, watch)
+            step = next_pause(watch.open_cause, watch.activity)
+            if step is None:
+                return
+            if step.closes:
+                await self._store.close_pause(subject)
+                watch.open_cause = None
+            if step.opens is not None:
+                await self._store.open_pause(subject, step.opens)
+                watch.open_cause = step.opens

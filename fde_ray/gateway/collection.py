@@ -1,0 +1,89 @@
+"""What a session leaves: parts of its workspace, the manifests, and its own events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from fde_ray.model.base import canonical_json, sha256_hex
+from fde_ray.model.errors import Refusal
+from fde_ray.model.failures import Fault
+from fde_ray.model.session import Commit, Part
+from fde_ray.store.objects import ObjectStore, layout
+from fde_ray.store.runs import RunStore
+
+from .ports import Session
+
+MAX_PART_BYTES = 16 * 2**20
+MAX_EVENTS_BYTES = 8 * 2**20
+MAX_PARTS = 100_000
+MAX_EVENT_FILES = 100_000
+MANIFEST = "manifest.json"
+
+
+class Collection:
+    def __init__(self, store: RunStore, objects: ObjectStore, tenant: str) -> None:
+        self._store, self._objects, self._tenant = store, objects, tenant
+
+    async def put_part(
+        self, session: Session, snapshot: str, seq: int, sha256: str, data: bytes
+    ) -> None:
+        if session.committed:
+            raise _conflict("committed", "the session has committed its final snapshot")
+        if not data or len(data) > MAX_PART_BYTES or seq >= MAX_PARTS:
+            reason = f"a part has 1 to {MAX_PART_BYTES} bytes and a number below {MAX_PARTS}"
+            raise Refusal(413, Fault.AGENT, reason, code="too_large")
+        if sha256_hex(data) != sha256:
+            # Bytes that changed on the way are sent again.
+            reason = "the body does not have this SHA-256"
+            raise Refusal(400, Fault.OURS, reason, code="bad_hash", retry_after_s=0.5)
+        part = Part(seq=seq, sha256=sha256, size=len(data))
+        await self._check_total(session, snapshot, part)
+        await self._objects.create(self._part_key(session.subject, snapshot, part), data)
+        await self._store.record_part(session.subject, snapshot, part)
+
+    async def commit(self, session: Session, commit: Commit) -> None:
+        if commit.final and session.is_solving:
+            raise _conflict("still_solving", "a final commit comes after solving has ended")
+        if any(part.seq != place for place, part in enumerate(commit.parts)):
+            raise _conflict("parts_unordered", "parts are listed in order, from 0")
+        await self._store.record_commit(session.subject, commit)
+        key = layout.manifest_key(self._tenant, session.subject, commit.snapshot)
+        await self._objects.create(key, canonical_json(commit).encode())
+
+    async def put_events(self, session: Session, seq: int, data: bytes) -> None:
+        if len(data) > MAX_EVENTS_BYTES or seq >= MAX_EVENT_FILES:
+            raise Refusal(413, Fault.AGENT, "too many events", code="too_large")
+        key = layout.events_key(self._tenant, session.subject, seq)
+        if not await self._objects.create(key, data) and await self._objects.get(key) != data:
+            raise _conflict("events_differ", f"events {seq} are known with other bytes")
+
+    async def archive(self, session: Session, name: str) -> AsyncIterator[bytes]:
+        """Return the chunks of an archive that the inputs list; a manifest's parts are joined."""
+        key = session.inputs.archives.get(name)
+        if key is None:
+            raise Refusal(404, Fault.AGENT, "no such archive", code="unknown_archive")
+        if not key.endswith(f"/{MANIFEST}"):
+            return self._objects.open_read(key)
+        commit = Commit.model_validate_json(await self._objects.get(key))
+        return self._joined(key, commit)
+
+    async def _joined(self, key: str, commit: Commit) -> AsyncIterator[bytes]:
+        for part in commit.parts:
+            part_key = f"{key.removesuffix(MANIFEST)}parts/{part.seq:06d}-{part.sha256}"
+            async for chunk in self._objects.open_read(part_key):
+                yield chunk
+
+    def _part_key(self, subject: str, snapshot: str, part: Part) -> str:
+        return layout.part_key(self._tenant, subject, snapshot, part.seq, part.sha256)
+
+    async def _check_total(self, session: Session, snapshot: str, part: Part) -> None:
+        known = await self._store.parts(session.subject, snapshot)
+        total = sum(p.size for p in known if p.seq != part.seq) + part.size
+        limit = session.inputs.limits.archive_bytes
+        if total > limit:
+            reason = f"the archive is larger than {limit} bytes"
+            raise Refusal(413, Fault.AGENT, reason, code="archive_too_large")
+
+
+def _conflict(code: str, reason: str) -> Refusal:
+    return Refusal(409, Fault.AGENT, reason, code=code)

@@ -1,0 +1,70 @@
+"""The JSON bodies of the wire API between shim and plane."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fde_ray.model.base import Record
+from fde_ray.model.dialogue import NativeEntry
+from fde_ray.model.states import Channel, Scope, SolveEnd
+
+MAX_TURN_TEXT_BYTES = 2 * 2**20
+MAX_ENTRIES = 200
+MAX_HELD = 1000
+
+Subject = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9._/@:-]+$")]
+
+
+class TokenRequest(Record):
+    subject: Subject
+    secret: str = Field(min_length=1, max_length=200)
+    nonce: str = Field(min_length=1, max_length=200)
+    scope: Scope
+
+
+class TokenReply(Record):
+    token: str
+    expires_in_s: int
+    scope: Scope
+
+
+class StartedReply(Record):
+    now: float
+
+
+class Heartbeat(Record):
+    held: tuple[Annotated[str, Field(max_length=200)], ...] = Field(default=(), max_length=MAX_HELD)
+    cpu_s: float = Field(default=0.0, ge=0)
+    rss_bytes: int = Field(default=0, ge=0, lt=2**63)
+
+
+StopReason = Literal["time_limit", "cancelled", "pause_cap", "superseded", "finished"]
+
+
+class HeartbeatReply(Record):
+    state: Literal["run", "stop"]
+    reason: StopReason | None = None
+    charged_s: float
+    remaining_s: float
+    paused: bool
+    paused_s: float
+
+
+class TurnRequest(Record):
+    turn_no: int = Field(ge=1, le=1_000_000)
+    channel: Channel
+    text: str = ""
+    entries: tuple[NativeEntry, ...] = ()
+    has_deliverable: bool
+
+
+class TurnReply(Record):
+    """`done` with what the agent is told, or `pending` (the other fields are empty)."""
+
+    status: Literal["done", "pending"]
+    action: Literal["answer", "exhausted", "push", "finish"] | None = None
+    message: str = ""
+    answers: tuple[str, ...] = ()
+    solve_end: SolveEnd | None = None

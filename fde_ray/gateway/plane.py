@@ -1,0 +1,269 @@
+"""The run-plane and the grade-plane as one class: a method per route of the wire API.
+
+`app` puts HTTP around it; the null sandbox and the benchmarks call it directly. Every method takes
+the bearer token first and raises Refusal. Solving ends by the first of: a reply that finishes, the
+agent's exit, the time limit on the plane's own clock, a cancel of the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any, NamedTuple
+
+from fde_ray.model.chat import ChatReply
+from fde_ray.model.clock import Clock
+from fde_ray.model.errors import Refusal
+from fde_ray.model.failures import FailureKind, Fault
+from fde_ray.model.session import AgentExit, Commit, SessionInputs
+from fde_ray.model.states import PauseCause, SolveEnd
+from fde_ray.store.objects import ObjectStore
+from fde_ray.store.runs import RunStore
+
+from .access import Action, check, scope_fits
+from .calls import AgentCalls
+from .chat_bodies import WireChat
+from .clocks import SessionClocks
+from .collection import Collection
+from .messages import (
+    Heartbeat,
+    HeartbeatReply,
+    StartedReply,
+    StopReason,
+    TokenReply,
+    TokenRequest,
+    TurnReply,
+    TurnRequest,
+)
+from .pauses import ClockTotals, clock_verdict
+from .ports import Calls, Evaluate, EvaluateReply, Session
+from .sessions import Sessions
+from .tokens import TokenClaims, TokenSigner
+from .turns import Turns, turn_request
+
+log = logging.getLogger(__name__)
+
+BREATH_S = 5.0
+MAX_EVALUATE_BYTES = 64 * 2**20
+_STOP_REASONS: dict[SolveEnd, StopReason] = {
+    SolveEnd.TIME_LIMIT: "time_limit",
+    SolveEnd.CANCELLED: "cancelled",
+    SolveEnd.INFRA_LOST: "pause_cap",
+}
+
+
+class Caller(NamedTuple):
+    claims: TokenClaims
+    session: Session
+
+
+class Plane:
+    """`evaluate` None: there is no evaluator behind this plane (the run-plane)."""
+
+    def __init__(
+        self,
+        *,
+        store: RunStore,
+        objects: ObjectStore,
+        calls: Calls,
+        signer: TokenSigner,
+        clock: Clock,
+        tenant: str = "local",
+        evaluate: Evaluate | None = None,
+    ) -> None:
+        self.clocks = SessionClocks(store, clock)
+        self._store, self._clock, self._signer = store, clock, signer
+        self._evaluate = evaluate
+        self._sessions = Sessions(store)
+        self._turns = Turns(store, self.clocks, clock)
+        self._collection = Collection(store, objects, tenant)
+        self._calls = AgentCalls(calls, self.clocks)
+        self._replica = secrets.token_hex(8)
+
+    # tokens
+
+    async def issue_token(self, request: TokenRequest) -> TokenReply:
+        """Exchange a bootstrap secret; the same nonce gives a token of the same serial."""
+        if not self._signer.proves(request.subject, request.secret):
+            raise Refusal(401, Fault.AGENT, "the secret is not valid", code="bad_secret")
+        session = await self._sessions.find(request.subject)
+        if session is None or not session.live:
+            raise Refusal(403, Fault.AGENT, "the session is over", code="not_live")
+        if not scope_fits(session.inputs.role, request.scope):
+            raise Refusal(403, Fault.AGENT, "no such scope for this session", code="wrong_scope")
+        token = self._signer.mint(
+            subject=session.subject,
+            run=session.bill.run_id,
+            role=session.inputs.role,
+            scope=request.scope,
+            models=(session.inputs.model,),
+            serial=self._signer.serial(session.subject, request.scope, request.nonce),
+        )
+        return self._token_reply(token, request.scope)
+
+    async def renew_token(self, bearer: str) -> TokenReply:
+        caller = await self._caller(bearer, Action.BEAT)
+        if not caller.session.live:
+            raise Refusal(403, Fault.AGENT, "the session is over", code="not_live")
+        return self._token_reply(self._signer.renew(caller.claims), caller.claims.scope)
+
+    # inputs and start
+
+    async def inputs(self, bearer: str) -> SessionInputs:
+        return (await self._caller(bearer, Action.READ)).session.inputs
+
+    async def archive(self, bearer: str, name: str) -> AsyncIterator[bytes]:
+        caller = await self._caller(bearer, Action.READ)
+        return await self._collection.archive(caller.session, name)
+
+    async def started(self, bearer: str) -> StartedReply:
+        """Start the agent's clock; the first call wins."""
+        session = (await self._caller(bearer, Action.START)).session
+        now = self._clock.now()
+        if session.started_at is None:
+            await self._store.mark_agent_started(session.subject)
+        return StartedReply(now=now)
+
+    async def heartbeat(self, bearer: str, beat: Heartbeat) -> HeartbeatReply:
+        session = (await self._caller(bearer, Action.BEAT)).session
+        subject = session.subject
+        if session.is_solving:
+            await self.clocks.confirm(subject, beat.held)
+        totals = await self.clocks.totals(session)
+        session = await self._enforce_clock(session, totals)
+        self.clocks.heard(subject, beat.cpu_s, beat.rss_bytes)
+        reason = stop_reason(session)
+        return HeartbeatReply(
+            state="run" if reason is None else "stop",
+            reason=reason,
+            charged_s=totals.charged_s,
+            remaining_s=max(0.0, session.inputs.limits.time_s - totals.charged_s),
+            paused=self.clocks.is_paused(subject),
+            paused_s=totals.paused_s,
+        )
+
+    # dialogue and end
+
+    async def post_turn(self, bearer: str, request: TurnRequest) -> TurnReply:
+        session = (await self._caller(bearer, Action.ASK)).session
+        return await self._turns.post(session, request)
+
+    async def turn_reply(self, bearer: str, turn_no: int, wait_s: float = 20.0) -> TurnReply:
+        session = (await self._caller(bearer, Action.HEAR)).session
+        return await self._turns.wait(session, turn_no, wait_s)
+
+    async def exit(self, bearer: str, notice: AgentExit) -> None:
+        session = (await self._caller(bearer, Action.TELL)).session
+        await self._store.record_exit(session.subject, notice)
+        if session.solve_end is None:
+            await self.clocks.close(session.subject)
+
+    # collection
+
+    async def put_part(
+        self, bearer: str, snapshot: str, seq: int, sha256: str, data: bytes
+    ) -> None:
+        session = (await self._caller(bearer, Action.COLLECT)).session
+        await self._collection.put_part(session, snapshot, seq, sha256, data)
+
+    async def commit(self, bearer: str, commit: Commit) -> None:
+        session = (await self._caller(bearer, Action.COLLECT)).session
+        await self._collection.commit(session, commit)
+
+    async def put_events(self, bearer: str, seq: int, data: bytes) -> None:
+        session = (await self._caller(bearer, Action.TELL)).session
+        await self._collection.put_events(session, seq, data)
+
+    # models
+
+    async def models(self, bearer: str) -> tuple[str, ...]:
+        return (await self._caller(bearer, Action.READ)).claims.models
+
+    async def chat(self, bearer: str, wire: WireChat, call_id: str) -> ChatReply:
+        caller = await self._caller(bearer, Action.CALL)
+        try:
+            return await self._calls.complete(*caller, wire.request, call_id)
+        except Refusal as refusal:
+            await self._after_refused_call(caller.session, refusal)
+            raise
+
+    async def chat_stream(
+        self, bearer: str, wire: WireChat, call_id: str
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        caller = await self._caller(bearer, Action.CALL)
+        try:
+            async for chunk in self._calls.stream(*caller, wire, call_id):
+                yield chunk
+        except Refusal as refusal:
+            await self._after_refused_call(caller.session, refusal)
+            raise
+
+    async def evaluate(self, bearer: str, output: bytes) -> EvaluateReply:
+        session = (await self._caller(bearer, Action.EVALUATE)).session
+        if self._evaluate is None:
+            raise Refusal(404, Fault.AGENT, "there is no evaluator here", code="no_evaluator")
+        if len(output) > MAX_EVALUATE_BYTES:
+            raise Refusal(413, Fault.AGENT, "the output folder is too large", code="too_large")
+        return await self._evaluate(session.subject, output)
+
+    # the engine's side
+
+    async def hold(self, subject: str, turn_no: int, cause: PauseCause) -> None:
+        """The turn waits for something of ours that is down; its clock stands still."""
+        await self.clocks.pin(subject, turn_request(turn_no), cause)
+
+    async def release(self, subject: str, turn_no: int) -> None:
+        await self.clocks.unpin(subject, turn_request(turn_no))
+
+    async def breathe(self) -> None:
+        """Write liveness until cancelled; the first breath turns an outage into a pause."""
+        while True:
+            await self.clocks.breathe(self._replica)
+            await self._clock.sleep(BREATH_S)
+
+    async def _caller(self, bearer: str, action: Action) -> Caller:
+        claims = self._signer.verify(bearer)
+        session = await self._sessions.find(claims.sub)
+        if session is not None and session.is_solving and self._may_be_over(session):
+            session = await self._enforce_clock(session, await self.clocks.totals(session))
+        return Caller(claims, check(claims, session, action))
+
+    def _may_be_over(self, session: Session) -> bool:
+        """Charged time is at most wall time, so that most calls need no look at the pauses."""
+        if session.started_at is None:
+            return False
+        return self._clock.now() - session.started_at >= session.inputs.limits.time_s
+
+    async def _enforce_clock(self, session: Session, totals: ClockTotals) -> Session:
+        limits = session.inputs.limits
+        verdict = clock_verdict(totals, time_s=limits.time_s, pause_cap_s=limits.pause_cap_s)
+        if verdict is None or not session.is_solving:
+            return session
+        end = SolveEnd.TIME_LIMIT if verdict == "time_limit" else SolveEnd.INFRA_LOST
+        counts = await self._end(session, end, verdict)
+        return session.evolve(solve_end=counts, solve_ended_at=self._clock.now())
+
+    async def _after_refused_call(self, session: Session, refusal: Refusal) -> None:
+        """A key or model name that the provider does not know will not mend itself: stop."""
+        if refusal.code == FailureKind.PROVIDER_REJECTED.value and refusal.fault is Fault.OURS:
+            await self._end(session, SolveEnd.INFRA_LOST, f"{refusal.code}: {refusal.reason}")
+
+    async def _end(self, session: Session, end: SolveEnd, reason: str) -> SolveEnd:
+        counts = await self._store.end_solving(session.subject, end)
+        await self.clocks.close(session.subject)
+        fields = {"subject": session.subject, "end": counts.value, "reason": reason}
+        log.info("solving_ended", extra=fields)
+        return counts
+
+    def _token_reply(self, token: str, scope: Any) -> TokenReply:
+        return TokenReply(token=token, expires_in_s=self._signer.lifetime_s, scope=scope)
+
+
+def stop_reason(session: Session) -> StopReason | None:
+    """Return why the shim must stop its agent; None = go on."""
+    if session.stop is not None:
+        return session.stop
+    if session.solve_end is not None:
+        return _STOP_REASONS.get(session.solve_end, "finished")
+    return None if session.live and not session.committed else "finished"

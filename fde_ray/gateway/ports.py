@@ -1,0 +1,70 @@
+"""What the plane needs from the rooms around it, and the one record that it decides from."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Literal, Protocol
+
+from fde_ray.model.base import Record
+from fde_ray.model.chat import Bill, ChatReply, ChatRequest
+from fde_ray.model.session import SessionInputs
+from fde_ray.model.states import SolveEnd
+
+
+class Session(Record):
+    """One shim's session as the store has it."""
+
+    subject: str
+    bill: Bill
+    inputs: SessionInputs
+    budget_nanousd: int | None = None
+    live: bool
+    """The run's live attempt, or a grading try that is open."""
+    stop: Literal["cancelled", "superseded"] | None = None
+    """Why it is not live; None = it is over in the ordinary way."""
+    started_at: float | None = None
+    solve_end: SolveEnd | None = None
+    solve_ended_at: float | None = None
+    committed: bool = False
+    """The final commit is in."""
+
+    @property
+    def is_solving(self) -> bool:
+        return self.live and self.solve_end is None and not self.committed
+
+
+class Calls(Protocol):
+    """`metering.ledger.MeteredChat` fits."""
+
+    async def complete(
+        self,
+        request: ChatRequest,
+        bill: Bill,
+        call_id: str,
+        *,
+        retries: int = 0,
+        budget_nanousd: int | None = None,
+    ) -> ChatReply: ...
+
+    def stream(
+        self,
+        request: ChatRequest,
+        bill: Bill,
+        call_id: str,
+        *,
+        budget_nanousd: int | None = None,
+    ) -> AsyncIterator[dict[str, Any]]: ...
+
+
+class EvaluateReply(Record):
+    """What the evaluator said of one output folder of an extractor."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    first: bool
+    """This is the first scored reply of the try; its output hash was kept."""
+
+
+Evaluate = Callable[[str, bytes], Awaitable[EvaluateReply]]
+"""(subject, tar.gz of the output folder) -> reply."""
