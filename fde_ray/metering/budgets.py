@@ -61,20 +61,11 @@ class Budgets:
 
     async def _reserve(self, run_id: str, amount: int, limit: int) -> None:
         async with self._lock:
-            spent = await self._spent(run_id)
+            spent = (await self._store.spent(run_id)).nanousd
             if spent + self._reserved[run_id] + amount > limit:
                 reason = "the run's budget does not cover this call"
                 raise Refusal(402, Fault.BUDGET, reason, code="budget_exhausted")
             self._reserved[run_id] += amount
-
-    async def _spent(self, run_id: str) -> int:
-        """Return what the solving has cost so far; Refusal when a part of it is unknown."""
-        costs = [line.cost_nanousd for line in await self._store.costs_of_run(run_id)]
-        known = [cost for cost in costs if cost is not None]
-        if len(known) < len(costs):
-            reason = "the run has a budget and a call of it has no known cost"
-            raise Refusal(402, Fault.BUDGET, reason, code="unpriced")
-        return sum(known)
 
     async def _release(self, run_id: str, amount: int) -> None:
         async with self._lock:

@@ -1,58 +1,71 @@
-"""What the ledger needs around it: the rows of the run store, and a way to reach models."""
+"""Rows of the ledger: one per attempt on the wire, written before the call and after it."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+from pydantic import Field
+
+from fde_ray.model.base import Record
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage
-from fde_ray.model.result import CostLine
 
 
-class KnownRow(Protocol):
-    """A row of the ledger. `reply` None = not finished, or pruned."""
+class CallStart(Record):
+    """Written ahead of the call. `call_id` names the request, `try_no` the attempt on the wire."""
 
-    @property
-    def request_hash(self) -> str: ...
+    call_id: str
+    try_no: int = Field(ge=1)
+    bill: Bill
+    model: str
+    request_sha256: str
+    price_hash: str
+    started_at: float
 
-    @property
-    def state(self) -> str:
-        """started, finished, failed or ambiguous."""
-        ...
 
-    @property
-    def reply(self) -> Any: ...
+CallOutcome = Literal["ok", "unavailable", "rejected", "ambiguous"]
+
+
+class CallFinish(Record):
+    """What became of a try. `ambiguous` = sent, and nobody knows what the provider did with it."""
+
+    call_id: str
+    try_no: int = Field(ge=1)
+    finished_at: float
+    outcome: CallOutcome
+    usage: Usage = Usage()
+    cost_nanousd: int | None = None
+    cost_reason: str = ""
+    model_returned: str = ""
+    status: int | None = None
+    detail: str = ""
+    reply: ChatReply | None = None
+    """Kept for repeats of the call; None unless `outcome` is ok."""
+
+
+class KnownCall(Record):
+    """What the ledger holds of a `call_id`."""
+
+    tries: int = Field(ge=1)
+    request_sha256: str
+    reply: ChatReply | None = None
+
+
+class Spent(Record):
+    """What a run has cost so far; `unpriced` counts calls whose cost is unknown."""
+
+    nanousd: int = 0
+    unpriced: int = 0
 
 
 class LedgerStore(Protocol):
-    """`store.runs.RunStore` fits; what each method promises stands there."""
+    async def known_call(self, call_id: str) -> KnownCall | None: ...
 
-    async def start_call(
-        self, call_id: str, bill: Bill, model: str, request_hash: str, *, offline: bool = False
-    ) -> KnownRow | None: ...
+    async def start_call(self, row: CallStart) -> None: ...
 
-    async def finish_call(
-        self,
-        call_id: str,
-        reply: ChatReply,
-        *,
-        cost_nanousd: int | None,
-        offline: bool = False,
-        status: int = 200,
-    ) -> None: ...
+    async def finish_call(self, row: CallFinish) -> None: ...
 
-    async def fail_call(
-        self,
-        call_id: str,
-        detail: str,
-        *,
-        status: int | None = None,
-        ambiguous: bool = False,
-        usage: Usage | None = None,
-        cost_nanousd: int | None = None,
-    ) -> None: ...
-
-    async def costs_of_run(self, run_id: str, grade_id: str | None = None) -> list[CostLine]: ...
+    async def spent(self, run_id: str) -> Spent: ...
 
 
 class Upstream(Protocol):

@@ -18,7 +18,7 @@ from fde_ray.model.errors import ProviderError, Refusal
 from fde_ray.model.failures import FailureKind, Fault
 
 from .budgets import Budgets
-from .calls import LedgerStore, Upstream
+from .calls import CallFinish, CallOutcome, CallStart, LedgerStore, Upstream
 from .chunks import ReplyBuilder, chunks_of
 from .estimates import estimated_usage
 from .prices import PriceTable
@@ -26,7 +26,6 @@ from .prices import PriceTable
 BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 30.0
 LONGEST_RETRY_AFTER_S = 120.0
-MAX_TRIES = 100
 
 Send = Callable[[ChatRequest, Bill], Awaitable[ChatReply]]
 
@@ -52,6 +51,7 @@ class MeteredChat:
     ) -> None:
         self._chat, self._store, self._prices, self._clock = chat, store, prices, clock
         self._rng = rng or random.Random()  # noqa: S311
+        self._price_hash = prices.hash
         self._budgets = Budgets(store, prices)
         self._flights: dict[str, asyncio.Task[ChatReply]] = {}
 
@@ -118,93 +118,105 @@ class MeteredChat:
             flight.exception()  # a caller who left shall leave no "never retrieved" warning
 
     async def _carried_out(self, call: _Call, send: Send) -> ChatReply:
-        for failures in range(call.retries):
+        known = await self._store.known_call(call.call_id)
+        request_sha256 = digest(call.request)
+        if known is not None and known.request_sha256 != request_sha256:
+            reason = "this call id belongs to another request"
+            raise Refusal(409, Fault.AGENT, reason, code="call_id_reused")
+        if known is not None and known.reply is not None:
+            return known.reply
+        first = 1 if known is None else known.tries + 1
+        for try_no in range(first, first + call.retries):
             try:
-                return await self._one_try(call, send)
+                return await self._one_try(call, send, try_no, request_sha256)
             except ProviderError as error:
                 if error.kind is not FailureKind.PROVIDER_UNAVAILABLE:
                     raise
-                await self._clock.sleep(self._backoff_s(failures, error.retry_after_s))
-        return await self._one_try(call, send)
+                await self._clock.sleep(self._backoff_s(try_no - first, error.retry_after_s))
+        return await self._one_try(call, send, first + call.retries, request_sha256)
 
     def _backoff_s(self, failures: int, retry_after_s: float | None) -> float:
         wait = min(LONGEST_BACKOFF_S, BACKOFF_S * 2.0**failures) * self._rng.uniform(0.5, 1.5)
         return max(wait, min(retry_after_s or 0.0, LONGEST_RETRY_AFTER_S))
 
-    async def _one_try(self, call: _Call, send: Send) -> ChatReply:
-        limit = call.budget_nanousd
-        async with self._budgets.reserved(call.request, call.bill.run_id, limit) as bounded:
-            opened = await self._open_row(call)
-            if isinstance(opened, ChatReply):
-                return opened
+    async def _one_try(
+        self, call: _Call, send: Send, try_no: int, request_sha256: str
+    ) -> ChatReply:
+        bill = call.bill
+        async with self._budgets.reserved(call.request, bill.run_id, call.budget_nanousd) as bound:
+            await self._store.start_call(
+                CallStart(
+                    call_id=call.call_id,
+                    try_no=try_no,
+                    bill=bill,
+                    model=call.request.model,
+                    request_sha256=request_sha256,
+                    price_hash=self._price_hash,
+                    started_at=self._clock.now(),
+                )
+            )
             try:
-                reply = await send(bounded, call.bill)
+                reply = await send(bound, bill)
             except ProviderError as error:
-                await self._close_failed(call, opened, error)
+                await self._close_failed(call, try_no, error)
                 raise
             except BaseException as error:
                 # Cancelled, or a fault of ours after the request may have left: nobody knows.
                 cut = ProviderError(f"{type(error).__name__} while in flight", uncertain=True)
-                await asyncio.shield(self._close_failed(call, opened, cut))
+                await asyncio.shield(self._close_failed(call, try_no, cut))
                 raise
-            return await self._close_answered(call, opened, reply)
+            return await self._close_answered(call, try_no, reply)
 
-    async def _open_row(self, call: _Call) -> str | ChatReply:
-        """Write the row of a new try and return its key, or the reply that the call has.
-
-        Tries that the provider may have charged keep their rows; the next one gets `#2`, `#3` …
-        """
-        request_hash, model = digest(call.request), call.request.model
-        for try_no in range(1, MAX_TRIES + 1):
-            key = call.call_id if try_no == 1 else f"{call.call_id}#{try_no}"
-            row = await self._store.start_call(
-                key, call.bill, model, request_hash, offline=is_offline(model)
-            )
-            if row is None:
-                return key
-            if row.request_hash != request_hash:
-                reason = "this call id belongs to another request"
-                raise Refusal(409, Fault.AGENT, reason, code="call_id_reused")
-            if row.reply is not None:
-                return ChatReply.model_validate(row.reply)
-            if row.state == "finished":
-                raise Refusal(409, Fault.AGENT, "the reply is no longer kept", code="reply_pruned")
-        raise ProviderError(f"{MAX_TRIES} tries of this call were lost in flight")
-
-    async def _close_answered(self, call: _Call, key: str, reply: ChatReply) -> ChatReply:
+    async def _close_answered(self, call: _Call, try_no: int, reply: ChatReply) -> ChatReply:
         usage = self._counted(call.request, reply)
         counted = reply.evolve(usage=usage)
-        model = call.request.model
-        cost = self._prices.cost(model, usage).nanousd
-        await self._store.finish_call(key, counted, cost_nanousd=cost, offline=is_offline(model))
+        await self._finish(call, try_no, "ok", usage, reply=counted)
         return counted
-
-    async def _close_failed(self, call: _Call, key: str, error: ProviderError) -> None:
-        detail, status = f"{error.kind.value}: {error.detail}", error.status
-        if not error.uncertain:
-            await self._store.fail_call(key, detail, status=status)
-            return
-        usage = estimated_usage(call.request, None)
-        if is_offline(call.request.model):
-            usage = usage.evolve(source="offline")
-        await self._store.fail_call(
-            key,
-            detail,
-            status=status,
-            ambiguous=True,
-            usage=usage,
-            cost_nanousd=self._prices.cost(call.request.model, usage).nanousd,
-        )
 
     def _counted(self, request: ChatRequest, reply: ChatReply) -> Usage:
         usage = reply.usage
-        if is_offline(request.model):
+        if request.model.startswith("offline/"):
             return usage.evolve(source="offline")
         if usage.source == "offline":
             usage = usage.evolve(source="unknown")
         if usage.prompt_tokens is None or usage.completion_tokens is None:
             return estimated_usage(request, reply)
         return usage
+
+    async def _close_failed(self, call: _Call, try_no: int, error: ProviderError) -> None:
+        rejected = error.kind is FailureKind.PROVIDER_REJECTED
+        outcome: CallOutcome = "rejected" if rejected else "unavailable"
+        usage = Usage(prompt_tokens=0, completion_tokens=0, source="provider")
+        if error.uncertain:
+            outcome, usage = "ambiguous", estimated_usage(call.request, None)
+        await self._finish(call, try_no, outcome, usage, error=error)
+
+    async def _finish(
+        self,
+        call: _Call,
+        try_no: int,
+        outcome: CallOutcome,
+        usage: Usage,
+        *,
+        reply: ChatReply | None = None,
+        error: ProviderError | None = None,
+    ) -> None:
+        cost = self._prices.cost(call.request.model, usage)
+        await self._store.finish_call(
+            CallFinish(
+                call_id=call.call_id,
+                try_no=try_no,
+                finished_at=self._clock.now(),
+                outcome=outcome,
+                usage=usage,
+                cost_nanousd=cost.nanousd,
+                cost_reason=cost.reason,
+                model_returned=reply.model if reply else "",
+                status=error.status if error else None,
+                detail=error.detail if error else "",
+                reply=reply,
+            )
+        )
 
     def _streaming_into(self, queue: asyncio.Queue[dict[str, Any] | None]) -> Send:
         async def send(request: ChatRequest, bill: Bill) -> ChatReply:
@@ -215,8 +227,3 @@ class MeteredChat:
             return builder.reply()
 
         return send
-
-
-def is_offline(model: str) -> bool:
-    """Whether the offline provider answers for this name; nothing a provider says decides it."""
-    return model.startswith("offline/")
