@@ -9,7 +9,7 @@ cancel): then the log closes the open turn with a `finish` of that reason, or si
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Literal
 
@@ -80,7 +80,8 @@ class DialogueConfig(Record):
         )
 
 
-class OpenTurn(Record):
+@dataclass(frozen=True, slots=True)
+class OpenTurn:
     """The turn that waits for our reply, and what it waits for.
 
     decline: a native request where there is no channel. exhaust: a batch that moves to solving.
@@ -91,7 +92,8 @@ class OpenTurn(Record):
     answered: tuple[int, ...] = ()
 
 
-class DialogueState(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialogueState:
     config: DialogueConfig
     seq: int = 0
     turn_no: int = 0
@@ -172,7 +174,7 @@ def advance(state: DialogueState, event: Event) -> DialogueState:
         after = _answered(state, event)
     else:
         after = _replied(state, event)
-    return after.evolve(seq=event.seq)
+    return replace(after, seq=event.seq)
 
 
 def next_move(state: DialogueState) -> Move:
@@ -196,7 +198,7 @@ def _turned(state: DialogueState, turn: AgentTurn) -> DialogueState:
         raise DialogueLogError(turn.seq, "the turn before is still open")
     if turn.turn_no <= state.turn_no:
         raise DialogueLogError(turn.seq, f"turn {turn.turn_no} was there before")
-    state = state.evolve(turn_no=turn.turn_no, last_text=turn.text.strip() or state.last_text)
+    state = replace(state, turn_no=turn.turn_no, last_text=turn.text.strip() or state.last_text)
     return _request_turned(state, turn) if turn.entries else _text_turned(state, turn)
 
 
@@ -233,12 +235,14 @@ def _batch_asked(state: DialogueState, turn: AgentTurn, batch: tuple[str, ...]) 
         return _opened(_refused(state, turn, "identical_batch", batch), turn, "exhaust")
     if len(state.rounds) >= state.config.max_rounds:
         return _opened(_refused(state, turn, "rounds_exhausted", batch), turn, "exhaust")
-    state = state.evolve(
-        rounds=(*state.rounds, _round(state, turn, batch)), batch_keys=(*state.batch_keys, key)
+    state = replace(
+        state,
+        rounds=(*state.rounds, _round(state, turn, batch)),
+        batch_keys=(*state.batch_keys, key),
     )
     # An entry without any text has nothing to ask; the customer never sees it.
     empty = tuple(index for index, question in enumerate(batch) if not question)
-    return state.evolve(open_turn=OpenTurn(turn=turn, step="ask", answered=empty))
+    return replace(state, open_turn=OpenTurn(turn=turn, step="ask", answered=empty))
 
 
 def _round(state: DialogueState, turn: AgentTurn, batch: tuple[str, ...]) -> Round:
@@ -272,9 +276,19 @@ def _answered(state: DialogueState, event: Answered) -> DialogueState:
     asked[event.index] = asked[event.index].evolve(
         answer=event.answer, placeholder=event.placeholder
     )
-    return state.evolve(
-        rounds=(*state.rounds[:-1], last.evolve(questions=tuple(asked))),
-        open_turn=opened.evolve(answered=(*opened.answered, event.index)),
+    return replace(
+        state,
+        rounds=(*state.rounds[:-1], _with_questions(last, asked)),
+        open_turn=replace(opened, answered=(*opened.answered, event.index)),
+    )
+
+
+def _with_questions(asked: Round, questions_now: list[AskedQuestion]) -> Round:
+    return Round(
+        round=asked.round,
+        turn_no=asked.turn_no,
+        questions=tuple(questions_now),
+        units=asked.units,
     )
 
 
@@ -288,7 +302,8 @@ def _replied(state: DialogueState, event: Replied) -> DialogueState:
         wanted = (move.action, move.solve_end) if isinstance(move, Reply) else None
         if wanted != (event.action, event.solve_end):
             raise DialogueLogError(event.seq, f"{event.action!r} does not follow from the log")
-    return state.evolve(
+    return replace(
+        state,
         open_turn=None,
         pushes=state.pushes + (event.action == "push"),
         solving=state.solving or (opened.step == "exhaust" and not ended_outside),
@@ -310,7 +325,7 @@ def _open(
 def _opened(
     state: DialogueState, turn: AgentTurn, step: Literal["detect", "exhaust", "decline", "stop"]
 ) -> DialogueState:
-    return state.evolve(open_turn=OpenTurn(turn=turn, step=step))
+    return replace(state, open_turn=OpenTurn(turn=turn, step=step))
 
 
 def _refused(
@@ -320,7 +335,7 @@ def _refused(
     batch: tuple[str, ...],
 ) -> DialogueState:
     refused = RefusedBatch(turn_no=turn.turn_no, reason=reason, questions=batch)
-    return state.evolve(refused=(*state.refused, refused))
+    return replace(state, refused=(*state.refused, refused))
 
 
 def _ask_or_answer(state: DialogueState, opened: OpenTurn) -> Ask | Reply:
