@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
-from fde_ray.model.chat import Bill
+from fde_ray.metering.calls import CallFinish, CallOutcome, CallStart
+from fde_ray.model.chat import Bill, ChatReply, Usage
 from fde_ray.model.dialogue import AgentTurn, Replied
 from fde_ray.model.grading import Route, RouteStatus
 from fde_ray.model.ids import GradeIdentity, RunIdentity
@@ -147,6 +148,42 @@ def make_commit(
 def make_bill(subject: str, role: Role = Role.AGENT, grade: str | None = None) -> Bill:
     run = subject.partition("/")[0].partition(".")[0]
     return Bill(run_id=run, subject=subject, role=role, case_id="017", grade_id=grade)
+
+
+def make_call_start(
+    call_id: str, subject: str, *, try_no: int = 1, role: Role = Role.AGENT, at: float = 1.0
+) -> CallStart:
+    grade = subject.split("/")[1] if "/" in subject else None
+    return CallStart(
+        call_id=call_id,
+        try_no=try_no,
+        bill=make_bill(subject, role, grade),
+        model="offline/x",
+        request_sha256=SHA,
+        price_hash=SHA,
+        started_at=at,
+    )
+
+
+def make_call_finish(
+    call_id: str,
+    *,
+    try_no: int = 1,
+    outcome: CallOutcome = "ok",
+    cost_nanousd: int | None = None,
+    source: Literal["provider", "offline", "unknown"] = "provider",
+) -> CallFinish:
+    usage = Usage(prompt_tokens=3, completion_tokens=2, source=source)
+    reply = ChatReply(message={"content": "hi"}, model="x", usage=usage)
+    return CallFinish(
+        call_id=call_id,
+        try_no=try_no,
+        finished_at=2.0,
+        outcome=outcome,
+        usage=usage,
+        cost_nanousd=cost_nanousd,
+        reply=reply if outcome == "ok" else None,
+    )
 
 
 def make_result(n: int = 1, *, grade: str = GRADE, score: float | None = 0.5) -> RunResult:

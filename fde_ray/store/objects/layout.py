@@ -18,7 +18,7 @@ def attempt_prefix(tenant: str, subject: str) -> str:
         return f"{run_prefix(tenant, run)}attempts/{number}/"
     run, grade, tail = subject.split("/")
     route, _, number = tail.partition(".")
-    return f"{run_prefix(tenant, run)}grades/{grade}/extraction/{route}/tries/{number}/"
+    return f"{run_prefix(tenant, run)}grades/{grade}/{route}.{number}/"
 
 
 def start_key(tenant: str, subject: str) -> str:
@@ -31,7 +31,7 @@ def end_key(tenant: str, subject: str) -> str:
 
 def events_key(tenant: str, subject: str, seq: int) -> str:
     """Return where a block of the shim's own events goes: claims, gzip JSON lines."""
-    return f"{attempt_prefix(tenant, subject)}events/{seq:06d}.jsonl.gz"
+    return f"{attempt_prefix(tenant, subject)}events/{seq}.jsonl.gz"
 
 
 def dialogue_key(tenant: str, subject: str) -> str:
@@ -43,7 +43,7 @@ def calls_key(tenant: str, subject: str, replica: str, seq: int) -> str:
 
 
 def part_key(tenant: str, subject: str, snapshot: str, seq: int, sha256: str) -> str:
-    return f"{attempt_prefix(tenant, subject)}workspace/{snapshot}/parts/{seq:06d}-{sha256}"
+    return f"{attempt_prefix(tenant, subject)}workspace/{snapshot}/parts/{seq:05d}-{sha256}"
 
 
 def manifest_key(tenant: str, subject: str, snapshot: str) -> str:

@@ -22,6 +22,7 @@ from .rows import (
     SweepRow,
     SweepRun,
     TurnRow,
+    TurnState,
 )
 from .store import RunStore
 
@@ -43,5 +44,6 @@ __all__ = [
     "SweepRow",
     "SweepRun",
     "TurnRow",
+    "TurnState",
     "woken",
 ]

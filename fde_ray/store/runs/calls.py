@@ -1,13 +1,17 @@
-"""The ledger: one row per LLM call, written before the call and finished after it."""
+"""The ledger: a row per LLM call on the wire, written before it and finished after it.
+
+`Calls` is what `metering.ledger.MeteredChat` writes to.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Integer, case, func, select
 from sqlalchemy import bindparam as b
+from sqlalchemy import case, func, select
 
-from fde_ray.model.chat import Bill, ChatReply, Usage
+from fde_ray.metering.calls import CallFinish, CallStart, KnownCall, Spent
+from fde_ray.model.chat import ChatReply
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import shortened
 from fde_ray.model.result import CostLine
@@ -15,20 +19,26 @@ from fde_ray.store.errors import RowMissing
 
 from . import schema
 from .database import Database, Statement, Transaction, keeping, updating
-from .rows import CallRow
+from .rows import CallRow, CallState
 from .sweeps import LOCAL
 
 _C, _W = schema.ledger.c, schema.wants.c
-_CALL = Statement(select(*(_C[f] for f in CallRow._fields)).where(_C.call_id == b("call_id_")))
+_ROW = tuple(_C[name] for name in CallRow._fields)
+_TRIES = Statement(select(*_ROW).where(_C.call_id == b("call_id_")).order_by(_C.try_no))
+_OF_RUN = Statement(
+    select(*_ROW).where(_C.run_id == b("run_id_")).order_by(_C.started_at, _C.call_id, _C.try_no)
+)
 _START = keeping(
     schema.ledger,
     "call_id",
+    "try_no",
     "subject",
     "run_id",
     "grade_id",
     "role",
     "model",
     "request_hash",
+    "price_hash",
     "started_at",
     "state",
     "offline",
@@ -36,6 +46,7 @@ _START = keeping(
 _FINISH = updating(
     schema.ledger,
     _C.call_id == b("call_id_"),
+    _C.try_no == b("try_no_"),
     columns=(
         "state",
         "finished_at",
@@ -45,34 +56,46 @@ _FINISH = updating(
         "prompt_tokens",
         "completion_tokens",
         "cost_nanousd",
+        "cost_reason",
+        "model_returned",
         "offline",
         "reply",
     ),
 )
-_AGAIN = updating(
-    schema.ledger,
-    _C.call_id == b("call_id_"),
-    _C.state == "failed",
-    columns=("state", "started_at", "finished_at", "status", "detail"),
-)
 _PRUNE = updating(schema.ledger, _C.subject == b("subject_"), columns=("reply",))
 _CLOSE = updating(schema.ledger, _C.state == "started", columns=("state", "finished_at", "detail"))
+_STATES: dict[str, CallState] = {
+    "ok": "finished",
+    "unavailable": "failed",
+    "rejected": "failed",
+    "ambiguous": "ambiguous",
+}
+
+_CHARGED = _C.state != "failed"
 
 
-def _known(column: Any) -> Any:
-    """Return a SUM that is NULL when one of the rows that were charged has no value."""
-    charged = _C.state != "failed"
-    unknown = func.sum(case((charged & column.is_(None), 1), else_=0))
-    return case((unknown == 0, func.coalesce(func.sum(column), 0)), else_=None)
+def _count(condition: Any) -> Any:
+    return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)
 
 
+def _sum(column: Any) -> Any:
+    """Return a sum that is NULL when a row that may have been charged has no number."""
+    return case((_count(_CHARGED & column.is_(None)) == 0, func.coalesce(func.sum(column), 0)))
+
+
+_SPENT = Statement(
+    select(
+        func.coalesce(func.sum(_C.cost_nanousd), 0),
+        _count(_CHARGED & (_C.state != "started") & _C.cost_nanousd.is_(None)),
+    ).where(_C.run_id == b("run_id_"))
+)
 _LINE = (
     _C.role,
-    func.count(),
-    _known(_C.prompt_tokens),
-    _known(_C.completion_tokens),
-    _known(_C.cost_nanousd),
-    func.sum(_C.offline, type_=Integer),
+    _count(_CHARGED),
+    _sum(_C.prompt_tokens),
+    _sum(_C.completion_tokens),
+    _sum(_C.cost_nanousd),
+    _count(_C.offline == 1),
 )
 _BY_RUN = Statement(
     select(*_LINE)
@@ -98,128 +121,79 @@ class Calls:
     _db: Database
     _clock: Clock
 
-    async def start_call(
-        self, call_id: str, bill: Bill, model: str, request_hash: str, *, offline: bool = False
-    ) -> CallRow | None:
-        """Write the row before the call goes out. None = go; else the row that is there already.
+    async def start_call(self, row: CallStart) -> None:
+        """Write the row before the call goes out; a repeat changes nothing."""
+        bill = row.bill
+        values = {
+            "call_id": row.call_id,
+            "try_no": row.try_no,
+            "subject": bill.subject,
+            "run_id": bill.run_id,
+            "grade_id": bill.grade_id,
+            "role": bill.role.value,
+            "model": row.model,
+            "request_hash": row.request_sha256,
+            "price_hash": row.price_hash,
+            "started_at": row.started_at,
+            "state": "started",
+            "offline": 0,
+        }
+        await self._db.write(lambda t: t.run(_START, **values))
 
-        A failed row is started again under its id (None), since nothing of it was charged.
-        """
-        now = self._clock.now()
-
-        def change(t: Transaction) -> Any:
-            added = t.run(
-                _START,
-                call_id=call_id,
-                subject=bill.subject,
-                run_id=bill.run_id,
-                grade_id=bill.grade_id,
-                role=bill.role.value,
-                model=model,
-                request_hash=request_hash,
-                started_at=now,
-                state="started",
-                offline=int(offline),
-            )
-            if added or t.run(
-                _AGAIN,
-                call_id_=call_id,
-                state="started",
-                started_at=now,
-                finished_at=None,
-                status=None,
-                detail=None,
-            ):
-                return None
-            return t.one(_CALL, call_id_=call_id)
-
-        row = await self._db.write(change)
-        return None if row is None else CallRow.of(row)
-
-    async def finish_call(
-        self,
-        call_id: str,
-        reply: ChatReply,
-        *,
-        cost_nanousd: int | None,
-        offline: bool = False,
-        status: int = 200,
-    ) -> None:
-        """Keep usage, cost (None = unknown) and the reply, before it goes to the caller."""
-        await self._end(
-            call_id,
-            "finished",
-            reply.usage,
-            cost_nanousd,
-            offline=offline,
-            status=status,
-            reply=reply.model_dump_json(),
-        )
-
-    async def fail_call(
-        self,
-        call_id: str,
-        detail: str,
-        *,
-        status: int | None = None,
-        ambiguous: bool = False,
-        usage: Usage | None = None,
-        cost_nanousd: int | None = None,
-    ) -> None:
-        """Close a call without a reply. ambiguous: the provider may have charged it."""
-        await self._end(
-            call_id,
-            "ambiguous" if ambiguous else "failed",
-            usage,
-            cost_nanousd,
-            status=status,
-            detail=shortened(detail),
-        )
-
-    async def _end(
-        self,
-        call_id: str,
-        state: str,
-        usage: Usage | None,
-        cost_nanousd: int | None,
-        *,
-        offline: bool = False,
-        status: int | None = None,
-        detail: str | None = None,
-        reply: str | None = None,
-    ) -> None:
-        now = self._clock.now()
-        text = None if usage is None else usage.model_dump_json()
+    async def finish_call(self, row: CallFinish) -> None:
+        """Keep what became of a try, before its reply goes to the caller."""
+        usage, reply = row.usage, row.reply
+        values = {
+            "call_id_": row.call_id,
+            "try_no_": row.try_no,
+            "state": _STATES[row.outcome],
+            "finished_at": row.finished_at,
+            "status": row.status,
+            "detail": shortened(row.detail) or None,
+            "usage": usage.model_dump_json(),
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "cost_nanousd": row.cost_nanousd,
+            "cost_reason": row.cost_reason or None,
+            "model_returned": shortened(row.model_returned, 200) or None,
+            "offline": int(usage.source == "offline"),
+            "reply": None if reply is None else reply.model_dump_json(),
+        }
 
         def change(t: Transaction) -> None:
-            changed = t.run(
-                _FINISH,
-                call_id_=call_id,
-                state=state,
-                finished_at=now,
-                status=status,
-                detail=detail,
-                usage=text,
-                prompt_tokens=None if usage is None else usage.prompt_tokens,
-                completion_tokens=None if usage is None else usage.completion_tokens,
-                cost_nanousd=cost_nanousd,
-                offline=int(offline),
-                reply=reply,
-            )
-            if not changed:
-                raise RowMissing(f"there is no call {call_id[:128]}")
-            t.wake(("call", call_id))
+            if not t.run(_FINISH, **values):
+                raise RowMissing(f"there is no try {row.try_no} of call {row.call_id[:128]}")
+            t.wake(("call", row.call_id))
 
         await self._db.write(change)
 
-    async def call(self, call_id: str) -> CallRow | None:
-        row = await self._db.read(lambda t: t.one(_CALL, call_id_=call_id))
-        return None if row is None else CallRow.of(row)
+    async def known_call(self, call_id: str) -> KnownCall | None:
+        """Return what is known of a call id, with its reply unless that was pruned."""
+        rows = await self._db.read(lambda t: t.all(_TRIES, call_id_=call_id))
+        if not rows:
+            return None
+        tries = [CallRow.of(row) for row in rows]
+        reply = next((row.reply for row in tries if row.reply is not None), None)
+        return KnownCall(
+            tries=tries[-1].try_no,
+            request_sha256=tries[0].request_hash,
+            reply=None if reply is None else ChatReply.model_validate(reply),
+        )
+
+    async def spent(self, run_id: str) -> Spent:
+        nanousd, unpriced = await self._db.read(lambda t: t.one(_SPENT, run_id_=run_id))
+        return Spent(nanousd=nanousd, unpriced=unpriced)
+
+    async def calls_of(self, run_id: str) -> list[CallRow]:
+        """Return every try of a run and its gradings, in the order of their starts."""
+        rows = await self._db.read(lambda t: t.all(_OF_RUN, run_id_=run_id))
+        return [CallRow.of(row) for row in rows]
 
     async def costs_of_run(self, run_id: str, grade_id: str | None = None) -> list[CostLine]:
         """Return cost by role of the solving and, when named, of one grade.
 
-        A sum is None as soon as one call that may have been charged has no number.
+        A sum is None as soon as one call that may have been charged has no number. Tries that
+        failed before the provider did any work are free and not counted.
         """
         rows = await self._db.read(lambda t: t.all(_BY_RUN, run_id_=run_id, grade_id_=grade_id))
         return [_line(row) for row in rows]
@@ -252,8 +226,3 @@ def _line(row: Any) -> CostLine:
         cost_nanousd=cost,
         offline_calls=offline,
     )
-
-
-def stored_reply(row: CallRow) -> ChatReply:
-    """Return the reply of a finished call that was not pruned."""
-    return ChatReply.model_validate(row.reply)

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import bindparam as b
 from sqlalchemy import func, select
 
+from fde_ray.model.base import sha256_hex
 from fde_ray.model.clock import Clock
 from fde_ray.model.dialogue import DIALOGUE_EVENT, AgentTurn, DialogueEvent, Replied
 from fde_ray.model.errors import Superseded
@@ -17,7 +18,7 @@ from . import schema
 from .database import Database, Statement, Transaction, inserting, updating
 from .inbox import post, run_of
 from .leases import check_epoch
-from .rows import Epoch, TurnRow
+from .rows import Epoch, TurnRow, TurnState
 from .sessions import end_session
 
 _D, _T = schema.rounds.c, schema.turns.c
@@ -25,6 +26,17 @@ _LAST = Statement(select(func.max(_D.seq)).where(_D.subject == b("subject_")))
 _ADD_EVENT = inserting(schema.rounds, "subject", "seq", "turn_no", "event")
 _EVENT = Statement(select(_D.event).where(_D.subject == b("subject_"), _D.seq == b("seq_")))
 _EVENTS = Statement(select(_D.seq, _D.event).where(_D.subject == b("subject_")).order_by(_D.seq))
+_OF_TURN = Statement(
+    select(_D.seq, _D.event)
+    .where(_D.subject == b("subject_"), _D.turn_no == b("turn_no_"))
+    .order_by(_D.seq)
+)
+_LATEST = Statement(
+    select(_T.turn_no, _T.reply.is_not(None))
+    .where(_T.subject == b("subject_"))
+    .order_by(_T.turn_no.desc())
+    .limit(1)
+)
 _TURN = Statement(
     select(_T.turn_no, _T.request_hash, _T.reply).where(
         _T.subject == b("subject_"), _T.turn_no == b("turn_no_")
@@ -47,33 +59,51 @@ class Dialogues:
     _db: Database
     _clock: Clock
 
-    async def record_turn(self, subject: str, turn: AgentTurn, request_hash: str) -> TurnRow:
+    async def record_turn(
+        self, subject: str, turn: AgentTurn, request_hash: str | None = None
+    ) -> TurnRow:
         """Append a turn of the agent and tell the supervisor; a repeat returns what is known.
 
-        `seq` of the turn is ours to give and ignored. Conflict when the number is known with
-        another request hash.
+        `seq` of the turn is ours to give and ignored. request_hash: None = of the turn's own
+        fields. Conflict when the number is known with another hash.
         """
         now, text = self._clock.now(), turn.model_dump_json()
+        request = request_hash or sha256_hex(turn.model_dump_json(exclude={"seq", "at"}))
 
         def change(t: Transaction) -> TurnRow:
             known = t.one(_TURN, subject_=subject, turn_no_=turn.turn_no)
             if known is not None:
-                if known[1] != request_hash:
+                if known[1] != request:
                     raise Conflict(f"turn {turn.turn_no} was posted before with another body")
                 return _turn_row(known, new=False)
             seq = (t.one(_LAST, subject_=subject)[0] or 0) + 1
             t.run(_ADD_EVENT, subject=subject, seq=seq, turn_no=turn.turn_no, event=text)
-            t.run(
-                _ADD_TURN,
-                subject=subject,
-                turn_no=turn.turn_no,
-                request_hash=request_hash,
-                at=now,
-            )
+            t.run(_ADD_TURN, subject=subject, turn_no=turn.turn_no, request_hash=request, at=now)
             post(t, subject, "turn", now)
-            return TurnRow(turn.turn_no, request_hash, None, True)
+            return TurnRow(turn.turn_no, request, None, True)
 
         return await self._db.write(change)
+
+    async def turn_state(self, subject: str, turn_no: int) -> TurnState:
+        """Return turn and reply as the log has them, and where the dialogue stands."""
+
+        def query(t: Transaction) -> tuple[Any, list[Any]]:
+            return t.one(_LATEST, subject_=subject), t.all(
+                _OF_TURN, subject_=subject, turn_no_=turn_no
+            )
+
+        latest, rows = await self._db.read(query)
+        turn: AgentTurn | None = None
+        reply: Replied | None = None
+        for row in rows:
+            event = _event(row)
+            if isinstance(event, AgentTurn):
+                turn = event
+            elif isinstance(event, Replied):
+                reply = event
+        return TurnState(
+            turn, reply, 0 if latest is None else latest[0], latest is not None and bool(latest[1])
+        )
 
     async def append_event(
         self,
@@ -101,7 +131,7 @@ class Dialogues:
             if isinstance(event, Replied):
                 _answer(t, subject, event.turn_no, reply or turn_reply(event))
                 if event.solve_end is not None:
-                    end_session(t, subject, event.solve_end, None, now)
+                    end_session(t, subject, event.solve_end, now)
             t.wake(("dialogue", subject))
             return True
 
@@ -109,7 +139,7 @@ class Dialogues:
 
     async def dialogue(self, subject: str) -> list[DialogueEvent]:
         rows = await self._db.read(lambda t: t.all(_EVENTS, subject_=subject))
-        return [DIALOGUE_EVENT.validate_python(json.loads(e) | {"seq": seq}) for seq, e in rows]
+        return [_event(row) for row in rows]
 
     async def set_reply(self, subject: str, turn_no: int, reply: dict[str, Any]) -> bool:
         """Answer a turn and wake whoever waits for it; the first reply wins."""
@@ -144,7 +174,7 @@ def turn_reply(event: Replied) -> dict[str, Any]:
 
 def _answer(t: Transaction, subject: str, turn_no: int, reply: dict[str, Any]) -> bool:
     changed = t.run(_REPLY, subject_=subject, turn_no_=turn_no, reply=json.dumps(reply))
-    t.wake(("turn", subject))
+    t.wake(("turn", subject), ("session", subject))
     return changed == 1
 
 
@@ -153,6 +183,11 @@ def _known(t: Transaction, subject: str, seq: int, text: str) -> bool:
     if row is not None and row[0] == text:
         return False
     raise Superseded(f"event {seq} of {subject} is not the next one")
+
+
+def _event(row: Any) -> DialogueEvent:
+    """The column is the number; a turn was numbered after it was spelled."""
+    return DIALOGUE_EVENT.validate_python(json.loads(row[1]) | {"seq": row[0]})
 
 
 def _turn_row(row: Any, *, new: bool) -> TurnRow:

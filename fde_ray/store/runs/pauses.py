@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import bindparam as b
 from sqlalchemy import func, select
@@ -13,12 +14,13 @@ from fde_ray.model.result import Pause
 from fde_ray.model.states import PauseCause
 
 from . import schema
-from .database import Database, Statement, Transaction, inserting, keeping, replacing, updating
+from .database import Database, Statement, Transaction, keeping, replacing, updating
 from .rows import Gap, Heartbeat
 
 _P, _A, _L = schema.pauses.c, schema.attempts.c, schema.liveness.c
 _OPEN = Statement(select(_P.opened_at).where(_P.subject == b("subject_"), _P.closed_at.is_(None)))
-_ADD = inserting(schema.pauses, "subject", "opened_at", "cause")
+# Two pauses may begin at one instant: the later one to be written takes the place of the other.
+_ADD = replacing(schema.pauses, "subject", "opened_at", "cause", "closed_at")
 _ADD_CLOSED = keeping(schema.pauses, "subject", "opened_at", "cause", "closed_at")
 _CLOSE = updating(
     schema.pauses, _P.subject == b("subject_"), _P.closed_at.is_(None), columns=("closed_at",)
@@ -49,22 +51,22 @@ class Pauses:
     _db: Database
     _clock: Clock
 
-    async def open_pause(self, subject: str, cause: PauseCause) -> float:
-        """Open an interval now, or keep the open one; returns when it was opened."""
-        now = self._clock.now()
+    async def open_pause(self, subject: str, cause: PauseCause, at: float | None = None) -> float:
+        """Open an interval, or keep the open one; returns when it was opened."""
+        now = self._clock.now() if at is None else at
 
         def change(t: Transaction) -> float:
             known = t.one(_OPEN, subject_=subject)
             if known is not None:
                 return float(known[0])
-            t.run(_ADD, subject=subject, opened_at=now, cause=cause.value)
+            t.run(_ADD, subject=subject, opened_at=now, cause=cause.value, closed_at=None)
             return now
 
         return await self._db.write(change)
 
-    async def close_pause(self, subject: str) -> bool:
-        """Close the open interval now; False = there was none."""
-        now = self._clock.now()
+    async def close_pause(self, subject: str, at: float | None = None) -> bool:
+        """Close the open interval; False = there was none."""
+        now = self._clock.now() if at is None else at
         return await self._db.write(lambda t: t.run(_CLOSE, subject_=subject, closed_at=now)) > 0
 
     async def close_pauses(self) -> int:
@@ -79,6 +81,22 @@ class Pauses:
             for cause, opened, closed in rows
         ]
 
+    async def heartbeat(
+        self, subject: str, at: float, cpu_s: float | None, rss_bytes: int | None
+    ) -> None:
+        """Keep one heartbeat; `beat` keeps many at once."""
+        row = _heartbeat(Heartbeat(subject, at, cpu_s, rss_bytes))
+        await self._db.write(lambda t: t.run(_HEARTBEAT, **row))
+
+    async def record_outage(self, opened_at: float, closed_at: float) -> tuple[str, ...]:
+        """Write a pause (outage) for every session whose agent was at work; returns them."""
+        return await self._db.write(lambda t: _paused(t, opened_at, closed_at))
+
+    async def touch_liveness(self, replica: str, at: float | None = None) -> float | None:
+        """Write that the replica lives; return when any replica last did."""
+        now = self._clock.now() if at is None else at
+        return await self._db.write(lambda t: _touched(t, replica, now))
+
     async def beat(
         self, replica: str, heartbeats: Iterable[Heartbeat] = (), gap: timedelta = GAP
     ) -> Gap | None:
@@ -88,30 +106,36 @@ class Pauses:
         every session whose agent was at work; returns it.
         """
         now = self._clock.now()
-        batch = [
-            {
-                "subject_": h.subject,
-                "heartbeat_at": h.at,
-                "cpu_s": h.cpu_s,
-                "rss_bytes": h.rss_bytes,
-            }
-            for h in heartbeats
-        ]
+        batch = [_heartbeat(h) for h in heartbeats]
 
         def change(t: Transaction) -> Gap | None:
-            heard = t.one(_HEARD)[0]
-            t.run(_BEAT, replica=replica, at=now)
+            heard = _touched(t, replica, now)
             if batch:
                 t.run_many(_HEARTBEAT, batch)
             if heard is None or now - heard <= gap.total_seconds():
                 return None
-            return Gap(heard, now, tuple(_paused(t, heard, now)))
+            return Gap(heard, now, _paused(t, heard, now))
 
         return await self._db.write(change)
 
 
-def _paused(t: Transaction, opened_at: float, closed_at: float) -> Sequence[str]:
-    subjects = [row[0] for row in t.all(_SOLVING, until_=closed_at)]
+def _heartbeat(heard: Heartbeat) -> dict[str, Any]:
+    return {
+        "subject_": heard.subject,
+        "heartbeat_at": heard.at,
+        "cpu_s": heard.cpu_s,
+        "rss_bytes": heard.rss_bytes,
+    }
+
+
+def _touched(t: Transaction, replica: str, now: float) -> float | None:
+    heard: float | None = t.one(_HEARD)[0]
+    t.run(_BEAT, replica=replica, at=now)
+    return heard
+
+
+def _paused(t: Transaction, opened_at: float, closed_at: float) -> tuple[str, ...]:
+    subjects = tuple(row[0] for row in t.all(_SOLVING, until_=closed_at))
     t.run_many(
         _ADD_CLOSED,
         [

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal, NamedTuple, Self
 
+from fde_ray.model.dialogue import AgentTurn, Replied
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.session import AgentExit, Commit, SessionInputs
 from fde_ray.model.states import GradeState, Phase, SolveEnd
@@ -45,6 +46,10 @@ class SweepRow(NamedTuple):
 class RunRow(NamedTuple):
     run_id: str
     tenant: str
+    case_id: str
+    condition: str
+    system: str
+    repeat: int
     shard: int
     phase: Phase
     attempt: int
@@ -59,14 +64,14 @@ class RunRow(NamedTuple):
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> Self:
-        end = row[5]
+        end = row[9]
         return cls._make(
             (
-                *row[:3],
-                Phase(row[3]),
-                row[4],
+                *row[:7],
+                Phase(row[7]),
+                row[8],
                 None if end is None else SolveEnd(end),
-                *row[6:],
+                *row[10:],
             )
         )
 
@@ -109,6 +114,10 @@ class SweepRun(NamedTuple):
 
     run_id: str
     grade_id: str
+    case_id: str
+    condition: str
+    system: str
+    repeat: int
     phase: Phase
     attempt: int
     solve_end: SolveEnd | None
@@ -128,18 +137,18 @@ class SweepRun(NamedTuple):
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> Self:
-        end, valid = row[4], row[12]
+        end, valid = row[8], row[16]
         return cls._make(
             (
-                *row[:2],
-                Phase(row[2]),
-                row[3],
+                *row[:6],
+                Phase(row[6]),
+                row[7],
                 None if end is None else SolveEnd(end),
-                *row[5:10],
-                GradeState(row[10]),
-                row[11],
+                *row[9:14],
+                GradeState(row[14]),
+                row[15],
                 None if valid is None else bool(valid),
-                *row[13:],
+                *row[17:],
             )
         )
 
@@ -184,6 +193,9 @@ class AttemptRow(NamedTuple):
     rss_bytes: int | None
     run_phase: Phase
     run_attempt: int
+    case_id: str
+    repeat: int
+    budget_usd: float | None
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> Self:
@@ -198,7 +210,7 @@ class AttemptRow(NamedTuple):
                 None if result is None else json.loads(result),
                 *row[21:24],
                 Phase(row[24]),
-                row[25],
+                *row[25:],
             )
         )
 
@@ -230,6 +242,17 @@ class RunTask(NamedTuple):
     plan: RunPlan
 
 
+class TurnState(NamedTuple):
+    """One turn, and the latest one, of a session."""
+
+    turn: AgentTurn | None
+    """None = the turn was never posted."""
+    reply: Replied | None
+    last_turn_no: int
+    """0 = no turn was posted."""
+    last_replied: bool
+
+
 class TurnRow(NamedTuple):
     turn_no: int
     request_hash: str
@@ -249,15 +272,17 @@ class InboxRow(NamedTuple):
 
 
 class CallRow(NamedTuple):
-    """One LLM call in the ledger. `cost_nanousd` None = unknown, never zero."""
+    """One LLM call on the wire. `cost_nanousd` None = unknown, with the reason beside it."""
 
     call_id: str
+    try_no: int
     subject: str
     run_id: str
     grade_id: str | None
     role: str
     model: str
     request_hash: str
+    price_hash: str
     started_at: float
     finished_at: float | None
     state: CallState
@@ -265,19 +290,21 @@ class CallRow(NamedTuple):
     detail: str | None
     usage: dict[str, Any] | None
     cost_nanousd: int | None
+    cost_reason: str | None
+    model_returned: str | None
     offline: bool
     reply: Any
     """None until finished, and again after pruning."""
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> Self:
-        usage, reply = row[12], row[15]
+        usage, reply = row[14], row[19]
         return cls._make(
             (
-                *row[:12],
+                *row[:14],
                 None if usage is None else json.loads(usage),
-                row[13],
-                bool(row[14]),
+                *row[15:18],
+                bool(row[18]),
                 None if reply is None else json.loads(reply),
             )
         )

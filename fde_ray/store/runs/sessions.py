@@ -8,18 +8,18 @@ from sqlalchemy import bindparam as b
 from sqlalchemy import case, func, select
 
 from fde_ray.model.clock import Clock
-from fde_ray.model.errors import Superseded
+from fde_ray.model.errors import Superseded, shortened
 from fde_ray.model.session import AgentExit, Commit, Part
 from fde_ray.model.states import SolveEnd
 from fde_ray.store.errors import Conflict, RowMissing
 
 from . import schema
-from .database import Database, Statement, Transaction, among, keeping, updating
+from .database import Database, Statement, Transaction, among, inserting, updating
 from .inbox import post
 from .rows import AttemptRow
 from .supervision import ATTEMPTS
 
-_A, _P = schema.attempts.c, schema.parts.c
+_A, _P, _M = schema.attempts.c, schema.parts.c, schema.commits.c
 _THIS = _A.subject == b("subject_")
 _SESSION = Statement(ATTEMPTS.where(_THIS))
 _TOKEN = Statement(select(_A.nonce, _A.serial, _A.state).where(_THIS))
@@ -30,7 +30,7 @@ _END = Statement(select(_A.solve_end, _A.exit, _A.state).where(_THIS))
 _SET_END = updating(
     schema.attempts,
     _THIS,
-    columns=("solve_end", "solve_ended_at"),
+    columns=("solve_end", "solve_ended_at", "detail"),
     exit=func.coalesce(_A.exit, b("exit_")),
     state=case((_A.state == "open", "collecting"), else_=_A.state),
 )
@@ -40,18 +40,19 @@ _PART = Statement(
         _P.subject == b("subject_"), _P.snapshot == b("snapshot_"), _P.seq == b("seq_")
     )
 )
-_ADD_PART = keeping(schema.parts, "subject", "snapshot", "seq", "sha256", "size")
+_ADD_PART = inserting(schema.parts, "subject", "snapshot", "seq", "sha256", "size")
 _PARTS = Statement(
     select(_P.seq, _P.sha256, _P.size)
     .where(_P.subject == b("subject_"), _P.snapshot == b("snapshot_"))
     .order_by(_P.seq)
 )
-_COMMITTED = Statement(select(_A["commit"], _A.state).where(_THIS))
+_STATE = Statement(select(_A.state).where(_THIS))
+_MANIFEST = Statement(
+    select(_M.manifest).where(_M.subject == b("subject_"), _M.snapshot == b("snapshot_"))
+)
+_ADD_MANIFEST = inserting(schema.commits, "subject", "snapshot", "manifest", "at")
 _COMMIT = updating(
     schema.attempts, _THIS, among(_A.state, "open", "collecting"), columns=("commit", "state")
-)
-_SNAPSHOT = updating(
-    schema.attempts, _THIS, among(_A.state, "open", "collecting"), columns=("commit",)
 )
 _SCORE = Statement(select(_A.first_score_sha).where(_THIS))
 _SET_SCORE = updating(schema.attempts, _THIS, columns=("first_score_sha",))
@@ -84,9 +85,9 @@ class Sessions:
 
         return await self._db.write(change)
 
-    async def mark_agent_started(self, subject: str) -> float:
+    async def mark_agent_started(self, subject: str, at: float | None = None) -> float:
         """Start the agent's clock; the first call wins. Returns its start."""
-        now = self._clock.now()
+        now = self._clock.now() if at is None else at
 
         def change(t: Transaction) -> float:
             (started,) = _found(subject, t.one(_STARTED, subject_=subject))
@@ -94,32 +95,34 @@ class Sessions:
                 return float(started)
             t.run(_START, subject_=subject, agent_started_at=now)
             post(t, subject, "started", now)
-            t.wake(("session", subject))
             return now
 
         return await self._db.write(change)
 
-    async def end_solving(self, subject: str, end: SolveEnd) -> SolveEnd:
+    async def end_solving(
+        self, subject: str, end: SolveEnd, at: float | None = None, detail: str = ""
+    ) -> SolveEnd:
         """Record what ended the solving; the first event wins. Returns the one that counts."""
-        now = self._clock.now()
-        return await self._db.write(lambda t: end_session(t, subject, end, None, now))
+        now = self._clock.now() if at is None else at
+        return await self._db.write(lambda t: end_session(t, subject, end, now, detail=detail))
 
-    async def record_exit(self, subject: str, exit_: AgentExit) -> SolveEnd:
+    async def record_exit(
+        self, subject: str, notice: AgentExit, at: float | None = None
+    ) -> SolveEnd:
         """Keep the agent's own end as a claim; it counts only if nothing ended solving before."""
-        now, claim = self._clock.now(), exit_.model_dump_json()
+        now, claim = self._clock.now() if at is None else at, notice.model_dump_json()
+        end, detail = SolveEnd(notice.kind), shortened(notice.detail)
         return await self._db.write(
-            lambda t: end_session(t, subject, SolveEnd(exit_.kind), claim, now)
+            lambda t: end_session(t, subject, end, now, detail=detail, claim=claim)
         )
 
-    async def record_part(self, subject: str, snapshot: str, part: Part) -> bool:
-        """Note a stored part; False = known already. Conflict when other bytes had its number."""
+    async def record_part(self, subject: str, snapshot: str, part: Part) -> Part:
+        """Note a stored part unless one with its number is there; return the one that is there."""
 
-        def change(t: Transaction) -> bool:
+        def change(t: Transaction) -> Part:
             known = t.one(_PART, subject_=subject, snapshot_=snapshot, seq_=part.seq)
             if known is not None:
-                if known != (part.sha256, part.size):
-                    raise Conflict(f"part {part.seq} of {snapshot} was stored with other bytes")
-                return False
+                return Part(seq=part.seq, sha256=known[0], size=known[1])
             t.run(
                 _ADD_PART,
                 subject=subject,
@@ -128,37 +131,39 @@ class Sessions:
                 sha256=part.sha256,
                 size=part.size,
             )
-            return True
+            return part
 
         return await self._db.write(change)
 
-    async def parts(self, subject: str, snapshot: str) -> list[Part]:
+    async def parts(self, subject: str, snapshot: str) -> tuple[Part, ...]:
         rows = await self._db.read(lambda t: t.all(_PARTS, subject_=subject, snapshot_=snapshot))
-        return [Part(seq=seq, sha256=sha256, size=size) for seq, sha256, size in rows]
+        return tuple(Part(seq=seq, sha256=sha256, size=size) for seq, sha256, size in rows)
 
-    async def record_commit(self, subject: str, commit: Commit) -> bool:
-        """Keep a manifest; False = known already, or a snapshot that came after the final one.
+    async def record_commit(self, subject: str, commit: Commit, at: float | None = None) -> Commit:
+        """Keep the manifest of a snapshot; return the one that counts for it: the first.
 
-        Conflict when it names a part that was never stored, or when another final one is there.
+        A final one commits the session. Conflict when it names a part that was never stored;
+        Superseded when the session is committed or closed already.
         """
-        now, text = self._clock.now(), commit.model_dump_json()
+        now, text = self._clock.now() if at is None else at, commit.model_dump_json()
 
-        def change(t: Transaction) -> bool:
-            known, state = _found(subject, t.one(_COMMITTED, subject_=subject))
-            if known == text:
-                return False
+        def change(t: Transaction) -> Commit:
+            known = t.one(_MANIFEST, subject_=subject, snapshot_=commit.snapshot)
+            if known is not None:
+                return commit if known[0] == text else Commit.model_validate_json(known[0])
+            (state,) = _found(subject, t.one(_STATE, subject_=subject))
             if state not in {"open", "collecting"}:
-                if commit.final and state == "committed":
-                    raise Conflict(f"session {subject} was committed with another manifest")
-                return False
+                raise Superseded(f"session {subject} is {state}")
             _check_parts(t, subject, commit)
-            if commit.final:
-                t.run(_COMMIT, subject_=subject, commit=text, state="committed")
-            else:
-                t.run(_SNAPSHOT, subject_=subject, commit=text)
+            t.run(_ADD_MANIFEST, subject=subject, snapshot=commit.snapshot, manifest=text, at=now)
+            t.run(
+                _COMMIT,
+                subject_=subject,
+                commit=text,
+                state="committed" if commit.final else state,
+            )
             post(t, subject, "commit" if commit.final else "snapshot", now)
-            t.wake(("session", subject))
-            return True
+            return commit
 
         return await self._db.write(change)
 
@@ -178,14 +183,26 @@ class Sessions:
 
 
 def end_session(
-    t: Transaction, subject: str, end: SolveEnd, claim: str | None, now: float
+    t: Transaction,
+    subject: str,
+    end: SolveEnd,
+    now: float,
+    *,
+    detail: str = "",
+    claim: str | None = None,
 ) -> SolveEnd:
     """Set the solve end unless there is one, keep the claim, and return the end that counts."""
     known, exit_, state = _found(subject, t.one(_END, subject_=subject))
     if known is None and state != "closed":
-        t.run(_SET_END, subject_=subject, solve_end=end.value, solve_ended_at=now, exit_=claim)
+        t.run(
+            _SET_END,
+            subject_=subject,
+            solve_end=end.value,
+            solve_ended_at=now,
+            detail=detail or None,
+            exit_=claim,
+        )
         post(t, subject, "exit", now)
-        t.wake(("session", subject))
         return end
     if claim is not None and exit_ is None:
         t.run(_SET_EXIT, subject_=subject, exit=claim)

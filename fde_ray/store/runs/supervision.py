@@ -74,11 +74,11 @@ _IS_WANTED = Statement(select(_R.run_id).where(_R.run_id == b("run_id_"), _WANTE
 
 ATTEMPT_COLUMNS = tuple(
     _A[{"inputs_json": "inputs", "exit_json": "exit", "commit_json": "commit"}.get(name, name)]
-    for name in AttemptRow._fields[:-2]
+    for name in AttemptRow._fields[:-5]
 )
-ATTEMPTS = select(*ATTEMPT_COLUMNS, _R.phase, _R.attempt).select_from(
-    schema.attempts.join(schema.runs, _A.run_id == _R.run_id)
-)
+ATTEMPTS = select(
+    *ATTEMPT_COLUMNS, _R.phase, _R.attempt, _R.case_id, _R.repeat, _R.budget_usd
+).select_from(schema.attempts.join(schema.runs, _A.run_id == _R.run_id))
 _ATTEMPTS_OF = Statement(
     ATTEMPTS.where(_A.run_id == b("run_id_"), _A.role == b("role_")).order_by(
         _A.grade_id, _A.route, _A.number
@@ -121,7 +121,8 @@ _CLOSE = updating(
     schema.attempts,
     _A.subject == b("subject_"),
     _A.state != "closed",
-    columns=("state", "failure", "detail", "result"),
+    columns=("state", "failure", "result"),
+    detail=func.coalesce(b("detail_"), _A.detail),
     solve_end=func.coalesce(_A.solve_end, b("end_")),
     ended_at=func.coalesce(_A.ended_at, b("now_")),
 )
@@ -295,7 +296,7 @@ class Supervision:
                 now_=now,
                 state="closed",
                 failure=None if failure is None else failure.value,
-                detail=detail,
+                detail_=detail,
                 result=found,
             )
             t.wake(("session", subject))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fde_ray.model.chat import ChatReply, Usage
 from fde_ray.model.states import GradeState, Phase, SolveEnd
 from fde_ray.store.runs import Epoch, RunStore
 from tests.store.builders import (
     GRADE,
     SHA,
-    make_bill,
+    make_call_finish,
+    make_call_start,
     make_commit,
     make_inputs,
     make_part,
@@ -31,11 +31,8 @@ async def test_run_goes_from_queued_to_done(store: RunStore, epoch: Epoch) -> No
     assert session.handle == {"pid": 7}
     await store.mark_agent_started(subject)
     await store.move_run(run, epoch, Phase.PROVISIONING, Phase.SOLVING)
-    assert await store.start_call("c1", make_bill(subject), "offline/x", "h") is None
-    reply = ChatReply(
-        message={"content": "hi"}, model="x", usage=Usage(prompt_tokens=3, completion_tokens=2)
-    )
-    await store.finish_call("c1", reply, cost_nanousd=5, offline=True)
+    await store.start_call(make_call_start("c1", subject))
+    await store.finish_call(make_call_finish("c1", cost_nanousd=5, source="offline"))
     await store.record_turn(subject, make_turn(), "h")
     assert await store.append_event(subject, make_replied(2), epoch=epoch)
     assert (await store.reply(subject, 1) or {})["solve_end"] == "submitted"
