@@ -46,9 +46,7 @@ async def check(
     """
     limits = limits or CheckLimits()
     with tempfile.TemporaryDirectory(prefix="fde-check-") as folder:
-        job = Path(folder)
-        (job / JOB_FILE).write_text(json.dumps(job_document(schema, report)), encoding="utf-8")
-        job.chmod(0o755)
+        job = _written_job(Path(folder), job_document(schema, report))
         once = Once(
             argv=python_program("-c", _START, f"{JOB}/{JOB_FILE}", WORKSPACE, OUTPUT),
             mounts=read_only(
@@ -65,6 +63,12 @@ async def check(
         except SandboxError as error:
             raise EvaluatorFault(FailureKind.GRADER_SANDBOX, error.detail) from error
     return verdict_of(completed)
+
+
+def _written_job(folder: Path, document: dict[str, Any]) -> Path:
+    folder.chmod(0o755)
+    (folder / JOB_FILE).write_text(json.dumps(document), encoding="utf-8")
+    return folder
 
 
 def job_document(schema: SubmissionSchema, report: ExtractionReport) -> dict[str, Any]:

@@ -31,12 +31,13 @@ def packed(
     return gzip.compress(plain.getvalue())
 
 
-def add(tar: tarfile.TarFile, name: str, content: bytes = b"x", **facts: object) -> None:
+def add(tar: tarfile.TarFile, name: str, content: bytes = b"x", **facts: object) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.size = len(content)
     for key, value in facts.items():
         setattr(info, key, value)
     tar.addfile(info, io.BytesIO(content))
+    return info
 
 
 async def parts_of(stream: bytes, size: int = 1000) -> AsyncIterator[bytes]:
