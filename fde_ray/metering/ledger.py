@@ -28,6 +28,8 @@ LONGEST_BACKOFF_S = 30.0
 LONGEST_RETRY_AFTER_S = 120.0
 
 Send = Callable[[ChatRequest, Bill], Awaitable[ChatReply]]
+Waiting = Callable[[bool], Awaitable[None]]
+"""Told True when a call waits for its provider, and False when it is sent again."""
 
 
 class _Call(NamedTuple):
@@ -36,6 +38,7 @@ class _Call(NamedTuple):
     call_id: str
     retries: int
     budget_nanousd: int | None
+    waiting: Waiting | None = None
 
 
 class MeteredChat:
@@ -63,12 +66,13 @@ class MeteredChat:
         *,
         retries: int = 0,
         budget_nanousd: int | None = None,
+        waiting: Waiting | None = None,
     ) -> ChatReply:
         """Return the reply of `call_id`; ProviderError after `retries` more tries.
 
         Refusal 409 when the id belongs to another request, 402 when the budget does not cover it.
         """
-        call = _Call(request, bill, call_id, retries, budget_nanousd)
+        call = _Call(request, bill, call_id, retries, budget_nanousd, waiting)
         flight = self._flights.get(call_id) or self._launch(call, self._chat.complete)
         return await asyncio.shield(flight)
 
@@ -132,8 +136,18 @@ class MeteredChat:
             except ProviderError as error:
                 if error.kind is not FailureKind.PROVIDER_UNAVAILABLE:
                     raise
-                await self._clock.sleep(self._backoff_s(try_no - first, error.retry_after_s))
+                await self._pause(call, self._backoff_s(try_no - first, error.retry_after_s))
         return await self._one_try(call, send, first + call.retries, request_sha256)
+
+    async def _pause(self, call: _Call, wait_s: float) -> None:
+        if call.waiting is None:
+            await self._clock.sleep(wait_s)
+            return
+        await call.waiting(True)
+        try:
+            await self._clock.sleep(wait_s)
+        finally:
+            await call.waiting(False)
 
     def _backoff_s(self, failures: int, retry_after_s: float | None) -> float:
         wait = min(LONGEST_BACKOFF_S, BACKOFF_S * 2.0**failures) * self._rng.uniform(0.5, 1.5)
@@ -175,7 +189,7 @@ class MeteredChat:
 
     def _counted(self, request: ChatRequest, reply: ChatReply) -> Usage:
         usage = reply.usage
-        if request.model.startswith("offline/"):
+        if is_offline(request.model):
             return usage.evolve(source="offline")
         if usage.source == "offline":
             usage = usage.evolve(source="unknown")
@@ -189,6 +203,8 @@ class MeteredChat:
         usage = Usage(prompt_tokens=0, completion_tokens=0, source="provider")
         if error.uncertain:
             outcome, usage = "ambiguous", estimated_usage(call.request, None)
+        if is_offline(call.request.model):
+            usage = usage.evolve(source="offline")
         await self._finish(call, try_no, outcome, usage, error=error)
 
     async def _finish(
@@ -227,3 +243,8 @@ class MeteredChat:
             return builder.reply()
 
         return send
+
+
+def is_offline(model: str) -> bool:
+    """Whether the offline provider answers for this name; nothing a provider says decides it."""
+    return model.startswith("offline/")
