@@ -61,8 +61,11 @@ class Budgets:
 
     async def _reserve(self, run_id: str, amount: int, limit: int) -> None:
         async with self._lock:
-            spent = (await self._store.spent(run_id)).nanousd
-            if spent + self._reserved[run_id] + amount > limit:
+            spent = await self._store.spent(run_id)
+            if spent.unpriced:
+                reason = "the run has a budget and a call of it has no known cost"
+                raise Refusal(402, Fault.BUDGET, reason, code="unpriced")
+            if spent.nanousd + self._reserved[run_id] + amount > limit:
                 reason = "the run's budget does not cover this call"
                 raise Refusal(402, Fault.BUDGET, reason, code="budget_exhausted")
             self._reserved[run_id] += amount
