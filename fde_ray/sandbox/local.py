@@ -1,0 +1,233 @@
+"""Sandboxes on this machine: a session is a shim on the host and a box below it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from fde_ray.model.errors import SandboxError, UserError
+from fde_ray.model.failures import FailureKind
+from fde_ray.model.profile import SandboxProfile
+from fde_ray.shim.boxes import Runtime
+from fde_ray.shim.inputs import CgroupSite
+
+from . import processes
+from .cgroups import find_cgroups
+from .once import run_once
+from .packing import build_zipapp
+from .probing import base_runtime, find_runtime
+from .records import (
+    Completed,
+    Handle,
+    Once,
+    Outcome,
+    Program,
+    SandboxFacts,
+    SessionStart,
+    SessionState,
+)
+
+STOP_PATIENCE_S = 10.0
+START_TIMEOUT_S = 30
+_LIMITS = {0: "rlimit+watchdog", 1: "cgroup1", 2: "cgroup2"}
+
+
+class LocalSandbox:
+    """Starts sessions below `home`; what they leave survives this object and its process.
+
+    unsafe: run without any isolation (`--unsafe-no-sandbox`).
+    """
+
+    def __init__(self, home: Path, profile: SandboxProfile, *, unsafe: bool = False) -> None:
+        self._home, self._profile, self._unsafe = home.resolve(), profile, unsafe
+        self._ready: tuple[Runtime, CgroupSite, Path, SandboxFacts] | None = None
+        # One probe for all callers of a process.
+        self._probing = asyncio.Lock()
+
+    async def probe(self) -> SandboxFacts:
+        """Return what works here; raise UserError with the install command when nothing does."""
+        return (await self._prepared())[3]
+
+    async def start(self, session: SessionStart) -> Handle:
+        """Start a session, or return the one that lives already under this subject."""
+        runtime, cgroup, pyz, _ = await self._prepared()
+        return await asyncio.to_thread(self._start, session, runtime, cgroup, pyz)
+
+    async def state(self, handle: Handle) -> SessionState:
+        """Tell running, ended (it finished its work or was stopped) or lost (see `outcome`)."""
+        return await asyncio.to_thread(_state, handle)
+
+    async def outcome(self, handle: Handle) -> Outcome:
+        """Return what the shim wrote down last."""
+        return await asyncio.to_thread(_outcome, handle)
+
+    async def stop(self, handle: Handle) -> None:
+        """End a session at once, without collecting; quiet when it is over."""
+        processes.send(handle.pid, handle.start_time, signal.SIGTERM)
+        for _ in range(int(STOP_PATIENCE_S / 0.05)):
+            if not processes.is_alive(handle.pid, handle.start_time):
+                return
+            await asyncio.sleep(0.05)
+        # The sandbox dies with its parent.
+        processes.send(handle.pid, handle.start_time, signal.SIGKILL)
+        while processes.is_alive(handle.pid, handle.start_time):  # noqa: ASYNC110  (no event to wait for)
+            await asyncio.sleep(0.05)
+
+    async def remove(self, handle: Handle) -> None:
+        """Delete what a session left on this machine; refuses while it runs."""
+        if await self.state(handle) == "running":
+            raise SandboxError("the session still runs", FailureKind.SANDBOX_START)
+        await asyncio.to_thread(_remove_tree, Path(handle.dir))
+
+    async def run_once(self, once: Program) -> Completed:
+        """Run one program without network, token or inherited descriptors; kill all it started."""
+        runtime, cgroup, _, _ = await self._prepared()
+        return await run_once(runtime, cgroup, Once.of(once))
+
+    def handle_of(self, subject: str) -> Handle | None:
+        """Return the handle of a session that was started before; None when there is none."""
+        folder = self._folder(subject)
+        state = _read_state(folder)
+        if not isinstance(state.get("pid"), int) or not isinstance(state.get("start_time"), int):
+            return None
+        return Handle(
+            subject=subject, pid=state["pid"], start_time=state["start_time"], dir=str(folder)
+        )
+
+    async def _prepared(self) -> tuple[Runtime, CgroupSite, Path, SandboxFacts]:
+        async with self._probing:
+            if self._ready is None:
+                self._ready = await asyncio.to_thread(self._prepare)
+            return self._ready
+
+    def _prepare(self) -> tuple[Runtime, CgroupSite, Path, SandboxFacts]:
+        self._home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        base = base_runtime(self._home, self._agent_env())
+        runtime, version = find_runtime(self._profile.runtime, base, unsafe=self._unsafe)
+        cgroup = find_cgroups()
+        facts = SandboxFacts.model_validate(
+            {
+                "runtime": runtime.name,
+                "version": version,
+                "limits": _LIMITS[cgroup.version],
+                "unsafe": runtime.name == "none",
+            }
+        )
+        return runtime, cgroup, build_zipapp(self._home), facts
+
+    def _agent_env(self) -> Path | None:
+        if self._profile.agent_env is not None:
+            path = Path(self._profile.agent_env).expanduser().resolve()
+            if not (path / "bin" / "python").exists():
+                raise UserError(f"sandbox.agent_env: {path} is no Python environment")
+            return path
+        made = Path(__file__).resolve().parents[2] / ".agent-env"
+        return made if (made / "bin" / "python").exists() else None
+
+    def _folder(self, subject: str) -> Path:
+        """Return a folder name that no two subjects share."""
+        plain = re.sub(r"[^A-Za-z0-9.-]", "_", subject)[:40]
+        return (
+            self._home / "sessions" / f"{plain}-{hashlib.sha256(subject.encode()).hexdigest()[:12]}"
+        )
+
+    def _start(
+        self, session: SessionStart, runtime: Runtime, cgroup: CgroupSite, pyz: Path
+    ) -> Handle:
+        folder = self._folder(session.subject)
+        known = self.handle_of(session.subject)
+        if known is not None:
+            return known
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        config = folder / "config.json"
+        text = json.dumps(_config(session, runtime, cgroup, pyz, folder))
+        with open(config, "w", encoding="utf-8", opener=_private) as file:
+            file.write(text)
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-B", pyz, "shim", "--config", config, "--detach"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=START_TIMEOUT_S,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"},
+            cwd="/",
+            check=False,
+        )
+        try:
+            born = json.loads(done.stdout)
+            return Handle(
+                subject=session.subject,
+                pid=born["pid"],
+                start_time=born["start_time"],
+                dir=str(folder),
+            )
+        except (ValueError, KeyError) as error:
+            raise SandboxError(done.stderr.decode("utf-8", "replace")) from error
+
+
+def _config(
+    session: SessionStart, runtime: Runtime, cgroup: CgroupSite, pyz: Path, folder: Path
+) -> dict[str, Any]:
+    plane = session.plane_socket
+    return {
+        "format": 1,
+        "subject": session.subject,
+        "role": session.role,
+        "plane": plane if plane.startswith(("unix:", "http://")) else f"unix:{plane}",
+        "secret": session.secret,
+        "dir": str(folder),
+        "pyz": str(pyz),
+        "runtime": runtime.jsonable(),
+        "cgroup": {"version": cgroup.version, "parents": cgroup.parents},
+    }
+
+
+def _read_state(folder: Path) -> dict[str, Any]:
+    try:
+        value = json.loads((folder / "state.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _state(handle: Handle) -> SessionState:
+    if processes.is_alive(handle.pid, handle.start_time):
+        return "running"
+    # Read after the check: a shim writes its last phase before it leaves.
+    phase = _read_state(Path(handle.dir)).get("phase")
+    return "ended" if phase in ("ended", "stopped") else "lost"
+
+
+def _outcome(handle: Handle) -> Outcome:
+    state = _read_state(Path(handle.dir))
+    failure = state.get("failure")
+    return Outcome(
+        phase=str(state.get("phase", "unknown")),
+        failure=FailureKind(failure) if failure in set(FailureKind) else None,
+        detail=str(state.get("detail", "")),
+    )
+
+
+def _remove_tree(folder: Path) -> None:
+    def mend(function: Any, path: str, _: object) -> None:
+        os.chmod(os.path.dirname(path), 0o700)
+        if os.path.isdir(path) and not os.path.islink(path):
+            os.chmod(path, 0o700)
+            shutil.rmtree(path)
+        else:
+            function(path)
+
+    if folder.exists():
+        shutil.rmtree(folder, onerror=mend)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,114 @@
+"""What callers hand to a sandbox and get back from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pydantic import Field
+
+from fde_ray.model.base import Record
+from fde_ray.model.failures import FailureKind
+from fde_ray.model.session import SessionLimits
+
+RuntimeName = Literal["bubblewrap", "gvisor", "none"]
+LimitsKind = Literal["cgroup1", "cgroup2", "rlimit+watchdog"]
+SessionState = Literal["running", "ended", "lost"]
+
+
+class SandboxFacts(Record):
+    """What really runs sessions on this machine; stored with every result."""
+
+    runtime: RuntimeName
+    version: str
+    limits: LimitsKind
+    unsafe: bool = False
+    """True when nothing isolates the agent: `--unsafe-no-sandbox`."""
+
+
+class SessionStart(Record):
+    subject: str = Field(min_length=1, max_length=300)
+    role: Literal["solve", "extract"]
+    plane_socket: str
+    """Path of the plane's UNIX socket, or `http://host:port`."""
+    secret: str = Field(repr=False)
+    limits: SessionLimits
+    """As in the session's inputs, which the shim acts on."""
+
+
+class Handle(Record):
+    """Names one session's shim for good: a pid alone may be used again."""
+
+    subject: str
+    pid: int
+    start_time: int
+    """Clock ticks since boot, from /proc/<pid>/stat."""
+    dir: str
+
+
+class Outcome(Record):
+    """What a shim wrote down last. `failure` is set when the session broke for a reason of ours."""
+
+    phase: str
+    failure: FailureKind | None = None
+    detail: str = ""
+
+
+class Program(Protocol):
+    """The least that a box must be told; `Once` has the rest."""
+
+    @property
+    def argv(self) -> tuple[str, ...]: ...
+    @property
+    def mounts(self) -> Sequence[tuple[str | Path, str, bool]]: ...
+    @property
+    def timeout_s(self) -> float: ...
+    @property
+    def memory_bytes(self) -> int: ...
+    @property
+    def env(self) -> Mapping[str, str]: ...
+
+
+@dataclass(frozen=True)
+class Once:
+    """One program in a box without network, token or inherited descriptors."""
+
+    argv: tuple[str, ...]
+    mounts: Sequence[tuple[str | Path, str, bool]] = ()
+    """(host path, path inside, read-only)."""
+    timeout_s: float = 60.0
+    memory_bytes: int = 2 << 30
+    processes: int = 256
+    cpu: float = 2.0
+    file_bytes: int = 256 << 20
+    """Largest file it may write; also the size of /tmp and of its home folder."""
+    stdout_bytes: int = 1 << 20
+    stderr_bytes: int = 256 << 10
+    env: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = "/home/agent"
+    stdin: bytes = b""
+
+    @classmethod
+    def of(cls, program: Program) -> Once:
+        if isinstance(program, cls):
+            return program
+        return cls(
+            argv=program.argv,
+            mounts=program.mounts,
+            timeout_s=program.timeout_s,
+            memory_bytes=program.memory_bytes,
+            env=program.env,
+        )
+
+
+@dataclass(frozen=True)
+class Completed:
+    """exit_code: negative = killed by that signal, None = we killed it (see `reason`)."""
+
+    exit_code: int | None
+    stdout: bytes
+    stderr: bytes
+    reason: Literal["exit", "timeout", "memory", "output"]
+    duration_s: float = 0.0

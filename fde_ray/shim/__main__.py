@@ -1,0 +1,27 @@
+"""Entry points of the zipapp: shim, runner, agent, evaluate. Each imports only what it needs."""
+
+from __future__ import annotations
+
+import sys
+
+USAGE = "usage: fde-shim.pyz shim|runner|agent|evaluate ..."
+
+
+def main(argv: list[str]) -> int:
+    command, rest = (argv[0], argv[1:]) if argv else ("", [])
+    if command == "shim":
+        from .session import main as run  # noqa: PLC0415
+    elif command == "runner":
+        from .runner import main as run  # noqa: PLC0415
+    elif command == "agent":
+        from .agents.minimal import main as run  # noqa: PLC0415
+    elif command == "evaluate":
+        from .evaluating import main as run  # noqa: PLC0415
+    else:
+        print(USAGE, file=sys.stderr)
+        return 2
+    return run(rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

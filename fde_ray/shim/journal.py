@@ -1,0 +1,89 @@
+"""What a shim leaves in its private folder: `state.json` to re-attach by, and `events.jsonl`."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+FORMAT = 1
+
+
+class Busy(Exception):
+    """Another shim owns this session."""
+
+
+def start_time(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot; None when there is none or it died.
+
+    Together with the pid it names a process for good; a zombie counts as dead.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def lock_session(folder: str) -> int:
+    """Return a descriptor that owns the session until it is closed; raise Busy if taken."""
+    fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise Busy("another shim owns this session") from error
+    return fd
+
+
+class Journal:
+    def __init__(self, folder: str, now: Callable[[], float] = time.time) -> None:
+        self._folder, self._now = folder, now
+        # Guards the event file and the state, which several threads write.
+        self._lock = threading.Lock()
+        self._state: dict[str, Any] = {"format": FORMAT}
+        self._events = open(  # noqa: SIM115  (open as long as the shim lives)
+            os.path.join(folder, "events.jsonl"), "ab", opener=_private
+        )
+        self._sent = 0
+        self._seq = 0
+
+    def state(self, **changes: Any) -> None:
+        """Change the state on disk, all at once."""
+        with self._lock:
+            self._state |= changes
+            path = os.path.join(self._folder, "state.json")
+            with open(path + ".new", "w", encoding="utf-8", opener=_private) as file:
+                json.dump(self._state, file)
+            os.replace(path + ".new", path)
+
+    def event(self, name: str, **fields: Any) -> None:
+        """Note one change of state; never prompts, tokens or keys."""
+        line = json.dumps({"v": FORMAT, "at": self._now(), "event": name, **fields})
+        with self._lock:
+            self._events.write(line.encode() + b"\n")
+            self._events.flush()
+
+    def unsent(self) -> tuple[int, bytes]:
+        """Return (seq, gzip of the events since the last `sent`); no bytes when there are none."""
+        with self._lock, open(os.path.join(self._folder, "events.jsonl"), "rb") as file:
+            file.seek(self._sent)
+            self._pending = file.read(4 << 20)
+        if not self._pending:
+            return self._seq, b""
+        gzip = zlib.compressobj(6, zlib.DEFLATED, 31)
+        return self._seq, gzip.compress(self._pending) + gzip.flush()
+
+    def sent(self) -> None:
+        self._sent += len(self._pending)
+        self._seq += 1
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,250 @@
+"""Starts the sandbox, takes its one control connection, and sees to it that it is dead at last."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .boxes import PYZ_AT, RUN_AT, Bind, Box, Runtime, bubblewrap_argv, gvisor_spec
+from .inputs import Config, Inputs
+from .limits import Cgroups, processes_below
+from .staging import Staging
+from .wire import listen_unix
+
+CONNECT_TIMEOUT_S = 60.0
+LINE_LIMIT = 8 << 20
+
+
+class NotStarted(Exception):
+    """The sandbox did not come up; the text says what it printed."""
+
+
+class NotIsolated(Exception):
+    """The sandbox can see a network."""
+
+
+class Launched:
+    """A running sandbox and the shim's end of its control connection."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], control: socket.socket, runner_pid: int | None
+    ) -> None:
+        self._process, self._control = process, control
+        self.runner_pid = runner_pid
+        self._runner = os.pidfd_open(runner_pid) if runner_pid is not None else None
+        self._stream = control.makefile("rb", buffering=65536)
+        self.on_kill: Callable[[], None] = lambda: None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def tree_pid(self) -> int:
+        """Return the process below which all of the sandbox lives."""
+        return self.runner_pid or self._process.pid
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send one line down; a runner that is gone shows up as a closed connection instead."""
+        with contextlib.suppress(OSError):
+            self._control.sendall(json.dumps(message).encode() + b"\n")
+
+    def hear(self) -> dict[str, Any] | None:
+        """Return the next message of the runner; {} for a line that is none, None at the end."""
+        try:
+            line = self._stream.readline(LINE_LIMIT)
+        except (OSError, ValueError):
+            return None
+        if not line:
+            return None
+        if len(line) == LINE_LIMIT and not line.endswith(b"\n"):
+            return None  # no runner of ours writes such a line
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def kill(self) -> int:
+        """Kill everything inside, wait until it is gone, return the exit code.
+
+        The runner is PID 1 of its namespace: the kernel reports it dead only after all its
+        processes are.
+        """
+        if self._runner is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._runner, signal.SIGKILL)
+            select.select([self._runner], [], [], 30.0)
+            os.close(self._runner)
+            self._runner = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(2.0)
+        self.on_kill()
+        self._process.kill()
+        code = self._process.wait()
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        return code
+
+
+def launch(config: Config, inputs: Inputs, staging: Staging, cgroups: Cgroups) -> Launched:
+    """Start the sandbox; return once its runner has connected. Must run in the main thread:
+    the sandbox dies with the thread that started it.
+    """
+    socket_path = os.path.join(staging.run, "control.sock")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(socket_path)
+    listener = listen_unix(socket_path, backlog=1)
+    os.chmod(socket_path, 0o666)  # noqa: S103  (the agent may have another uid)
+    argv, cwd = _command(config, inputs, staging)
+    log_path = os.path.join(config.dir, "sandbox.log")
+    try:
+        with open(log_path, "wb") as log:
+            process = subprocess.Popen(
+                cgroups.enter_argv(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+                cwd=cwd,
+                start_new_session=True,
+            )
+        try:
+            control = _accept(listener, process, log_path)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+    finally:
+        # Never accepted twice: the address is gone before any agent code runs.
+        listener.close()
+        os.unlink(socket_path)
+    return _launched(config, process, control)
+
+
+def _launched(config: Config, process: subprocess.Popen[bytes], control: socket.socket) -> Launched:
+    is_ours = config.runtime.name != "gvisor"
+    launched = Launched(process, control, _peer_pid(control) if is_ours else None)
+    if config.runtime.name == "gvisor":
+        launched.on_kill = lambda: _delete_container(config)
+    if config.runtime.name == "none":
+        launched.on_kill = lambda: _kill_groups(config)
+    return launched
+
+
+def _accept(
+    listener: socket.socket, process: subprocess.Popen[bytes], log_path: str
+) -> socket.socket:
+    end = time.monotonic() + CONNECT_TIMEOUT_S
+    listener.settimeout(0.05)
+    while time.monotonic() < end:
+        try:
+            control, _ = listener.accept()
+        except TimeoutError:
+            if process.poll() is not None:
+                break
+            continue
+        control.settimeout(None)
+        return control
+    with open(log_path, "rb") as file:
+        said = file.read(2000).decode("utf-8", "replace").strip()
+    raise NotStarted(said or f"the runner did not connect (exit code {process.poll()})")
+
+
+def _peer_pid(control: socket.socket) -> int:
+    data = control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", data)[0])
+
+
+def _command(config: Config, inputs: Inputs, staging: Staging) -> tuple[list[str], str]:
+    runtime = config.runtime
+    if runtime.name == "none":
+        return _bare_command(config, staging), config.dir
+    box = Box(
+        argv=(
+            *(runtime.python, "-I", "-S", "-B", PYZ_AT, "runner", "--as-pid-1"),
+            *("--control", f"{RUN_AT}/control.sock", "--relay", f"{RUN_AT}/relay.sock"),
+        ),
+        binds=(*staging.binds(), Bind(config.pyz, PYZ_AT)),
+        workdir=inputs.workdir,
+    )
+    if runtime.name == "bubblewrap":
+        return bubblewrap_argv(runtime, box), config.dir
+    return _bundle_command(config, runtime, box), config.dir
+
+
+def _bundle_command(config: Config, runtime: Runtime, box: Box) -> list[str]:
+    bundle = os.path.join(config.dir, "bundle")
+    root = os.path.join(bundle, "rootfs")
+    os.makedirs(root, exist_ok=True)
+    with open(os.path.join(bundle, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(gvisor_spec(runtime, box, root), file)
+    return [*_runsc(config), "run", f"--bundle={bundle}", _container(config)]
+
+
+def _runsc(config: Config) -> list[str]:
+    state = os.path.join(config.dir, "runsc")
+    return [config.runtime.program, f"--root={state}", *config.runtime.flags]
+
+
+def _container(config: Config) -> str:
+    return "session"
+
+
+def _delete_container(config: Config) -> None:
+    for verb in (["kill", "--all"], ["delete", "--force"]):
+        subprocess.run(
+            [*_runsc(config), verb[0], *verb[1:], _container(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=30,
+            check=False,
+        )
+
+
+def _bare_command(config: Config, staging: Staging) -> list[str]:
+    return [
+        *(config.runtime.python, "-I", "-S", "-B", config.pyz, "runner"),
+        *("--control", os.path.join(staging.run, "control.sock")),
+        *("--relay", os.path.join(staging.run, "relay.sock")),
+        *("--marker", config.dir),
+    ]
+
+
+def _kill_groups(config: Config) -> None:
+    """Without a sandbox: kill what still carries this session's marker in its environment."""
+    marker = f"FDE_SESSION={config.dir}".encode()
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{name}/environ", "rb") as file:
+                if marker not in file.read().split(b"\0"):
+                    continue
+            for pid in processes_below(int(name)):
+                os.kill(pid, signal.SIGKILL)
+
+
+def assert_isolated(launched: Launched, hello: dict[str, Any]) -> dict[str, Any]:
+    """Return what was checked; raise NotIsolated unless the sandbox's network has only `lo`."""
+    claimed = hello.get("interfaces")
+    if claimed != ["lo"]:
+        raise NotIsolated(f"the runner sees {str(claimed)[:200]}")
+    if launched.runner_pid is None:
+        return {"interfaces": claimed, "checked_by": "runner"}
+    with open(f"/proc/{launched.runner_pid}/net/dev", encoding="ascii", errors="replace") as file:
+        seen = [line.partition(":")[0].strip() for line in file.readlines()[2:]]
+    own, theirs = os.stat("/proc/self/ns/net"), os.stat(f"/proc/{launched.runner_pid}/ns/net")
+    if seen != ["lo"] or own.st_ino == theirs.st_ino:
+        raise NotIsolated(f"the host sees {seen[:10]} in the sandbox")
+    return {"interfaces": seen, "checked_by": "host"}

@@ -1,0 +1,347 @@
+"""The one base URL of a sandbox: passes three routes on, adds the token, waits out outages.
+
+A request of the agent is held while the plane is away or a provider is down, with the same call id
+at every try; streams are kept open with comments meanwhile. The agent's own headers go no further.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingMixIn, UnixStreamServer
+from typing import Any, TypeVar
+
+from .plane import FIRST_DELAY_S, LAST_DELAY_S, Plane, next_delay
+from .wire import Exchange, Refused, Unreachable, json_bytes, listen_unix
+
+CHAT, MODELS, EVALUATE = "/v1/chat/completions", "/v1/models", "/v1/evaluate"
+CHAT_LIMIT = 32 << 20
+CONNECTIONS = 64
+CALL_TIMEOUT_S = 1800.0
+COMMENT_EVERY_S = 10.0
+T = TypeVar("T")
+
+
+class Calls:
+    """Which calls are held for a fault that is not the agent's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the two sets
+        self._open: set[str] = set()
+        self._held: set[str] = set()
+
+    @contextlib.contextmanager
+    def opened(self, call_id: str) -> Iterator[None]:
+        with self._lock:
+            self._open.add(call_id)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open.discard(call_id)
+                self._held.discard(call_id)
+
+    def hold(self, call_id: str, held: bool) -> None:
+        with self._lock:
+            (self._held.add if held else self._held.discard)(call_id)
+
+    def held(self) -> list[str]:
+        with self._lock:
+            return sorted(self._held)[:CONNECTIONS]
+
+
+class Relay(ThreadingMixIn, UnixStreamServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(
+        self,
+        path: str,
+        plane: Plane,
+        over: threading.Event,
+        *,
+        evaluate: bool,
+        evaluate_limit: int,
+        log: Callable[..., None],
+    ) -> None:
+        self.plane, self.over, self.log = plane, over, log
+        self.evaluate, self.evaluate_limit = evaluate, evaluate_limit
+        self.calls = Calls()
+        self._slots = threading.BoundedSemaphore(CONNECTIONS)
+        UnixStreamServer.__init__(self, path, _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listen_unix(path)
+        os.chmod(path, 0o666)  # noqa: S103  (the agent may have another uid)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._slots.acquire()
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._slots.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that broke is the agent's affair."""
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Relay
+    timeout = 3600.0
+
+    def address_string(self) -> str:
+        return "agent"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+    def do_GET(self) -> None:
+        if self._route() == MODELS:
+            self._pass_on("GET", MODELS, b"")
+        else:
+            self._forbid()
+
+    def do_POST(self) -> None:
+        route = self._route()
+        if route == CHAT:
+            limit = CHAT_LIMIT
+        elif route == EVALUATE and self.server.evaluate:
+            limit = self.server.evaluate_limit
+        else:
+            self._forbid()
+            return
+        try:
+            body = self._body(limit)
+        except _TooLarge:
+            self._refuse(413, "too_large", "the request body is too large")
+            return
+        except ValueError:
+            self._refuse(400, "bad_request", "the request body cannot be read")
+            return
+        self._pass_on("POST", route, body)
+
+    def _forbid(self) -> None:
+        self._refuse(403, "forbidden", "this address answers model calls only")
+
+    do_PUT = do_DELETE = do_PATCH = do_HEAD = do_OPTIONS = _forbid  # noqa: N815
+
+    def _route(self) -> str:
+        return self.path.partition("?")[0]
+
+    def _refuse(self, status: int, code: str, reason: str) -> None:
+        error = {"fault": "agent", "code": code, "reason": reason, "message": reason}
+        # The body of a refused request was not read: the connection cannot be used again.
+        self.close_connection = True
+        self._reply(status, "application/json", json_bytes({"error": error}))
+
+    def _reply(self, status: int, content_type: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("content-type", content_type)
+        self.send_header("content-length", str(len(body)))
+        if self.close_connection:
+            self.send_header("connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    # --- request body
+
+    def _body(self, limit: int) -> bytes:
+        if "chunked" in self.headers.get("transfer-encoding", "").lower():
+            return b"".join(self._chunks(limit))
+        size = int(self.headers.get("content-length", "0"))
+        if size > limit:
+            raise _TooLarge
+        if size < 0:
+            raise ValueError("negative length")
+        data = self.rfile.read(size)
+        if len(data) < size:
+            raise ValueError("the body ends early")
+        return data
+
+    def _chunks(self, limit: int) -> Iterator[bytes]:
+        total = 0
+        while True:
+            size = int(self.rfile.readline(64).partition(b";")[0], 16)
+            total += size
+            if total > limit:
+                raise _TooLarge
+            if size <= 0:
+                self.rfile.readline(64)
+                return
+            yield self.rfile.read(size)
+            self.rfile.readline(8)
+
+    # --- passing on
+
+    def _pass_on(self, method: str, route: str, body: bytes) -> None:
+        call = _Call(self.server, method, route, body)
+        with self.server.calls.opened(call.id):
+            if route == CHAT and _wants_stream(body):
+                _StreamedReply(self, call).run()
+                return
+            try:
+                status, kind, data = call.until_served(_whole_reply, lambda: None)
+            except Refused as refusal:
+                self._reply(refusal.status, "application/json", _refusal_body(refusal))
+            except _Over:
+                self.close_connection = True
+            else:
+                self._reply(status, kind, data)
+
+
+class _Over(Exception):
+    """Solving ended while the call was held."""
+
+
+class _Call:
+    """One call of the agent, tried with one id until it is served or finally refused."""
+
+    def __init__(self, relay: Relay, method: str, route: str, body: bytes) -> None:
+        self._relay, self._method, self._route, self._body = relay, method, route, body
+        self.id = uuid.uuid4().hex
+
+    def until_served(self, use: Callable[[Exchange], T], while_held: Callable[[], None]) -> T:
+        """Return use(reply); raise Refused if final, _Over when solving ended first."""
+        delay = FIRST_DELAY_S
+        while not self._relay.over.is_set():
+            refusal: Refused | None = None
+            try:
+                with self._exchange() as reply:
+                    self._relay.calls.hold(self.id, held=False)
+                    return use(reply)
+            except Refused as error:
+                if error.is_final:
+                    raise
+                refusal = error
+            except Unreachable:
+                pass
+            self._relay.calls.hold(self.id, held=True)
+            self._relay.log("call_held", call=self.id, cause=refusal.code if refusal else "away")
+            self._wait(next_delay(delay, refusal), while_held)
+            delay = min(delay * 2, LAST_DELAY_S)
+        raise _Over
+
+    def _wait(self, seconds: float, while_held: Callable[[], None]) -> None:
+        while seconds > 0 and not self._relay.over.is_set():
+            while_held()
+            self._relay.over.wait(min(seconds, COMMENT_EVERY_S))
+            seconds -= COMMENT_EVERY_S
+
+    def _exchange(self) -> Exchange:
+        return self._relay.plane.exchange(
+            self._method,
+            self._route,
+            self._body if self._method == "POST" else None,
+            content_type="application/gzip" if self._route == EVALUATE else "application/json",
+            call_id=self.id,
+            timeout=CALL_TIMEOUT_S,
+        )
+
+
+class _StreamedReply:
+    """Server-sent events to the agent; a stream that broke is continued where it broke."""
+
+    def __init__(self, handler: _Handler, call: _Call) -> None:
+        self._handler, self._call = handler, call
+        self._began = False
+        self._sent_bytes = 0
+        self._sent_hash = hashlib.sha256()
+
+    def run(self) -> None:
+        self._handler.close_connection = True
+        try:
+            self._call.until_served(self._copy, self._comment)
+        except Refused as refusal:
+            self._fail(refusal.status, _refusal_body(refusal))
+            return
+        except _Over:
+            if not self._began:
+                return
+        if self._began:
+            self._write_chunk(b"")
+
+    def _begin(self, content_type: str) -> None:
+        if self._began:
+            return
+        self._began = True
+        self._handler.send_response(200)
+        self._handler.send_header("content-type", content_type)
+        self._handler.send_header("cache-control", "no-store")
+        self._handler.send_header("transfer-encoding", "chunked")
+        self._handler.send_header("connection", "close")
+        self._handler.end_headers()
+
+    def _comment(self) -> None:
+        self._begin("text/event-stream")
+        # A comment is allowed between events only; a broken stream may have stopped inside one.
+        if not self._sent_bytes:
+            self._write_chunk(b": waiting\n\n")
+
+    def _copy(self, reply: Exchange) -> None:
+        self._begin(reply.content_type)
+        self._skip_sent(reply)
+        while data := reply.read_some():
+            self._sent_bytes += len(data)
+            self._sent_hash.update(data)
+            self._write_chunk(data)
+
+    def _skip_sent(self, reply: Exchange) -> None:
+        left, again = self._sent_bytes, hashlib.sha256()
+        while left:
+            data = reply.read(min(left, 65536))
+            if not data:
+                break
+            again.update(data)
+            left -= len(data)
+        if left or again.digest() != self._sent_hash.digest():
+            raise Refused(502, "agent", "stream_broken", "the stream broke; ask again")
+
+    def _fail(self, status: int, body: bytes) -> None:
+        if not self._began:
+            self._handler._reply(status, "application/json", body)
+            return
+        self._write_chunk(b"\n\ndata: " + body + b"\n\n")
+        self._write_chunk(b"")
+
+    def _write_chunk(self, data: bytes) -> None:
+        self._handler.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+
+def _whole_reply(reply: Exchange) -> tuple[int, str, bytes]:
+    return reply.status, reply.content_type, reply.read()
+
+
+def _refusal_body(refusal: Refused) -> bytes:
+    error = {
+        "fault": refusal.fault,
+        "code": refusal.code,
+        "reason": refusal.reason,
+        "message": refusal.reason,
+    }
+    return json_bytes({"error": error})
+
+
+def _wants_stream(body: bytes) -> bool:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and value.get("stream") is True
