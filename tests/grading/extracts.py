@@ -110,7 +110,7 @@ def verdict(
     rows: Mapping[str, tuple[int, int]] | None = None,
     factors: Mapping[str, float] | None = None,
 ) -> Provenance:
-    """Return the checker's verdict; every output file names every source unless `report` is given."""
+    """Return the verdict; every output file names every source unless `report` is given."""
     write(tmp_path / "workspace", source)
     write(tmp_path / "output", output)
     report = report or reported(source, {n: list(source) for n in output}, rows, factors)

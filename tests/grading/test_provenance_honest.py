@@ -85,7 +85,9 @@ HONEST: dict[str, Mapping[str, bytes]] = {
     "JSON records in an object": {
         "f.json": json.dumps({"meta": {"by": "me"}, "plan": FOREIGN, "cost": 17}).encode()
     },
-    "JSON columns": {"f.json": json.dumps({k: [r[k] for r in FOREIGN] for k in FOREIGN[0]}).encode()},
+    "JSON columns": {
+        "f.json": json.dumps({k: [r[k] for r in FOREIGN] for k in FOREIGN[0]}).encode()
+    },
     "JSON by job": {
         "f.json": json.dumps(
             {r["job_id"]: {k: v for k, v in r.items() if k != "job_id"} for r in ROWS}
@@ -104,17 +106,25 @@ HONEST: dict[str, Mapping[str, bytes]] = {
     "Parquet": {"f.parquet": parquet_file(FOREIGN)},
     "Markdown": {"REPORT.md": markdown(FOREIGN)},
     "a total row": {
-        "f.csv": as_csv([*FOREIGN, dict.fromkeys(FOREIGN[0], "") | {"order_no": "Total", "price": 99}])
+        "f.csv": as_csv(
+            [*FOREIGN, dict.fromkeys(FOREIGN[0], "") | {"order_no": "Total", "price": 99}]
+        )
     },
     "ids spelled otherwise": {
-        "f.csv": as_csv([r | {"order_no": r["order_no"].lower().replace("-", " ")} for r in FOREIGN])
+        "f.csv": as_csv(
+            [r | {"order_no": r["order_no"].lower().replace("-", " ")} for r in FOREIGN]
+        )
     },
     "groups named otherwise": {
-        "f.csv": as_csv([r | {"machine": {"L1": "north", "L2": "south"}[r["machine"]]} for r in FOREIGN])
+        "f.csv": as_csv(
+            [r | {"machine": {"L1": "north", "L2": "south"}[r["machine"]]} for r in FOREIGN]
+        )
     },
     "sequence with gaps": {"f.csv": as_csv([r | {"seq": r["seq"] * 10} for r in FOREIGN])},
     "places from zero": {"f.csv": as_csv([r | {"seq": r["seq"] - 1} for r in FOREIGN])},
-    "no place column": {"f.csv": as_csv([{k: v for k, v in r.items() if k != "seq"} for r in FOREIGN])},
+    "no place column": {
+        "f.csv": as_csv([{k: v for k, v in r.items() if k != "seq"} for r in FOREIGN])
+    },
     "unknown column names": {
         "f.csv": as_csv([dict(zip("abcde", r.values(), strict=True)) for r in FOREIGN])
     },
@@ -124,13 +134,15 @@ HONEST: dict[str, Mapping[str, bytes]] = {
     },
     "two files to join": {
         "order.csv": as_csv([{k: r[k] for k in ("order_no", "machine", "seq")} for r in FOREIGN]),
-        "sizes.csv": as_csv([{k: r[k] for k in ("order_no", "length_mm", "price")} for r in FOREIGN]),
+        "sizes.csv": as_csv(
+            [{k: r[k] for k in ("order_no", "length_mm", "price")} for r in FOREIGN]
+        ),
     },
     "a draft beside it": {
         "draft.csv": as_csv([r | {"length_mm": 1} for r in FOREIGN]),
         "final.csv": as_csv(FOREIGN),
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("source", HONEST.values(), ids=HONEST.keys())

@@ -158,11 +158,23 @@ def _uniform_ratio(values: list[tuple[Cell, Cell]]) -> Decimal | None:
 def _relabelled(
     field: Field, own: int, place: int, pairs: Pairs, grouping: list[int]
 ) -> tuple[str, str]:
-    clash = _clash([(t[own], s[place]) for t, s in pairs])
+    values = [(t[own], s[place]) for t, s in pairs]
+    clash = _clash(values)
     if clash:
         return f"{field.name}: {clash}", ""
-    changed = sum(loose(t[own]) != loose(s[place]) for t, s in pairs)
-    return "", f"{field.name}: {changed} identifiers relabelled one to one" if changed else ""
+    changed = [v for v in values if loose(v[0]) != loose(v[1])]
+    if not changed:
+        return "", ""
+    # Where most names agree, another name is a repair only if one spelling holds the other.
+    if 2 * len(changed) <= len(values):
+        odd = next((v for v in changed if not _contained(loose(v[0]), loose(v[1]))), None)
+        if odd is not None:
+            return f"{field.name}: {shown(odd[0])} is {shown(odd[1])} in the source", ""
+    return "", f"{field.name}: {len(changed)} identifiers relabelled one to one"
+
+
+def _contained(one: str, other: str) -> bool:
+    return bool(one and other) and (one in other or other in one)
 
 
 def _partitioned(

@@ -79,10 +79,11 @@ def read_plain(path: str) -> bytes:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
         raise Unreadable("is no plain file") from None
+    facts = os.fstat(handle)
+    if not stat.S_ISREG(facts.st_mode):
+        os.close(handle)
+        raise Unreadable("is no plain file")
     with os.fdopen(handle, "rb") as stream:
-        facts = os.fstat(stream.fileno())
-        if not stat.S_ISREG(facts.st_mode):
-            raise Unreadable("is no plain file")
         if facts.st_size > MAX_BYTES:
             raise Unreadable("is too large")
         return stream.read(MAX_BYTES + 1)
