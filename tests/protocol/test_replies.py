@@ -78,6 +78,7 @@ def test_many_equal_objects_in_a_long_reply_are_refused_quickly() -> None:
         parse_object('{"a":1}' * 100_000)
 
 
+UNICODE = st.text(st.characters(codec="utf-8"))
 JSON = st.recursive(
     st.none()
     | st.booleans()
