@@ -4,56 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
-from fde_ray.model.base import Record
+from fde_ray.sandbox.records import Completed, Once
 
 PYTHON = "/usr/bin/python3"
 """The interpreter inside the scoring sandbox."""
-ENVIRONMENT: Mapping[str, str] = {
-    "PATH": "/usr/bin:/bin",
-    "LANG": "C.UTF-8",
-    "PYTHONHASHSEED": "0",
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
-
-
-class Once(Record):
-    """One run of one program. Mounts: (host path, place inside, read only)."""
-
-    argv: tuple[str, ...]
-    mounts: tuple[tuple[str, str, bool], ...]
-    timeout_s: float
-    memory_bytes: int
-    env: dict[str, str] = dict(ENVIRONMENT)
-
-
-class Completed(Protocol):
-    """How it ended. `exit_code` is negative or above 128 for a signal."""
-
-    @property
-    def exit_code(self) -> int | None: ...
-    @property
-    def stdout(self) -> bytes: ...
-    @property
-    def stderr(self) -> bytes: ...
-    @property
-    def reason(self) -> Literal["exit", "timeout", "memory", "output"]: ...
+ENVIRONMENT: Mapping[str, str] = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 
 
 class Isolation(Protocol):
-    """Runs a program without network, tokens or writable mounts. Raises SandboxError."""
+    """Runs a program without network or token. Raises SandboxError when it does not start."""
 
     async def run_once(self, once: Once) -> Completed: ...
 
 
-def read_only(*places: tuple[Path, str]) -> tuple[tuple[str, str, bool], ...]:
-    return tuple((str(path.resolve()), at, True) for path, at in places)
-
-
-def python_program(*arguments: str) -> tuple[str, ...]:
-    """Return the command line of an isolated Python that writes no files."""
-    return (PYTHON, "-I", "-B", *arguments)
+def python_once(
+    *arguments: str,
+    folders: Mapping[str, Path],
+    timeout_s: float,
+    memory_bytes: int,
+) -> Once:
+    """Return one run of an isolated Python that sees `folders` (place inside: path) read-only."""
+    return Once(
+        argv=(PYTHON, "-I", "-B", *arguments),
+        mounts=tuple((str(path.resolve()), at, True) for at, path in folders.items()),
+        timeout_s=timeout_s,
+        memory_bytes=memory_bytes,
+        env=dict(ENVIRONMENT),
+    )
 
 
 def tail(stderr: bytes, limit: int = 400) -> str:

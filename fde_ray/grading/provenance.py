@@ -14,8 +14,9 @@ from fde_ray.model.base import Record
 from fde_ray.model.errors import EvaluatorFault, SandboxError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.grading import ExtractionReport, Provenance
+from fde_ray.sandbox.records import Completed
 
-from .isolation import Completed, Isolation, Once, python_program, read_only, tail
+from .isolation import Isolation, python_once, tail
 
 TOOL, JOB, WORKSPACE, OUTPUT = "/check/tool", "/check/job", "/check/workspace", "/check/output"
 JOB_FILE = "job.json"
@@ -47,14 +48,14 @@ async def check(
     limits = limits or CheckLimits()
     with tempfile.TemporaryDirectory(prefix="fde-check-") as folder:
         job = _written_job(Path(folder), job_document(schema, report))
-        once = Once(
-            argv=python_program("-c", _START, f"{JOB}/{JOB_FILE}", WORKSPACE, OUTPUT),
-            mounts=read_only(
-                (Path(__file__).with_name("checker"), f"{TOOL}/checker"),
-                (job, JOB),
-                (workspace, WORKSPACE),
-                (output, OUTPUT),
-            ),
+        once = python_once(
+            *("-c", _START, f"{JOB}/{JOB_FILE}", WORKSPACE, OUTPUT),
+            folders={
+                f"{TOOL}/checker": Path(__file__).with_name("checker"),
+                JOB: job,
+                WORKSPACE: workspace,
+                OUTPUT: output,
+            },
             timeout_s=limits.timeout_s,
             memory_bytes=limits.memory_bytes,
         )

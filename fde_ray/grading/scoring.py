@@ -15,8 +15,9 @@ from fde_ray.model.base import Record
 from fde_ray.model.errors import EvaluatorFault, SandboxError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.grading import Evaluation
+from fde_ray.sandbox.records import Completed
 
-from .isolation import Completed, Isolation, Once, python_program, read_only, tail
+from .isolation import Isolation, python_once, tail
 
 SEALED, DATA, SUBMISSION = "/grader/sealed", "/grader/data", "/grader/submission"
 SCORED, STRUCTURAL = 0, 3
@@ -57,14 +58,10 @@ class Scorer:
 
     async def evaluate(self, case: ScoringCase, submission_dir: Path) -> Evaluation:
         """Return what the evaluator says; EvaluatorFault when it says nothing usable."""
-        once = Once(
-            argv=python_program(
-                f"{SEALED}/evaluator.py",
-                *("--data-dir", DATA, "--submission-dir", SUBMISSION, "--sealed-dir", SEALED),
-            ),
-            mounts=read_only(
-                (case.sealed_dir, SEALED), (case.data_dir, DATA), (submission_dir, SUBMISSION)
-            ),
+        once = python_once(
+            f"{SEALED}/evaluator.py",
+            *("--data-dir", DATA, "--submission-dir", SUBMISSION, "--sealed-dir", SEALED),
+            folders={SEALED: case.sealed_dir, DATA: case.data_dir, SUBMISSION: submission_dir},
             timeout_s=case.timeout_s,
             memory_bytes=case.memory_bytes,
         )

@@ -9,18 +9,20 @@ import sys
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fde_ray.grading.isolation import PYTHON, Once
+from fde_ray.grading.isolation import PYTHON
 from fde_ray.model.errors import SandboxError
+from fde_ray.sandbox.records import Completed, Once
 
 OUTPUT_CAP = 1 << 20
 
 
-@dataclass
-class Ended:
-    exit_code: int | None
-    stdout: bytes = b""
-    stderr: bytes = b""
-    reason: Literal["exit", "timeout", "memory", "output"] = "exit"
+def ended_with(
+    exit_code: int | None,
+    stdout: bytes = b"",
+    stderr: bytes = b"",
+    reason: Literal["exit", "timeout", "memory", "output"] = "exit",
+) -> Completed:
+    return Completed(exit_code, stdout, stderr, reason)
 
 
 @dataclass
@@ -30,7 +32,7 @@ class LocalRunOnce:
     broken: bool = False
     seen: list[Once] = field(default_factory=list)
 
-    async def run_once(self, once: Once) -> Ended:
+    async def run_once(self, once: Once) -> Completed:
         self.seen.append(once)
         if self.broken:
             raise SandboxError("no user namespaces here")
@@ -49,10 +51,10 @@ class LocalRunOnce:
         except TimeoutError:
             os.killpg(process.pid, signal.SIGKILL)
             await process.communicate()
-            return Ended(None, reason="timeout")
+            return ended_with(None, reason="timeout")
         if len(stdout) > OUTPUT_CAP:
-            return Ended(process.returncode, stdout[:OUTPUT_CAP], stderr, "output")
-        return Ended(process.returncode, stdout, stderr)
+            return ended_with(process.returncode, stdout[:OUTPUT_CAP], stderr, "output")
+        return ended_with(process.returncode, stdout, stderr)
 
     def _translated(self, argument: str, once: Once) -> str:
         if argument == PYTHON:
@@ -62,5 +64,5 @@ class LocalRunOnce:
             if f"{parent!r}" in argument and os.path.basename(host) == name:
                 return argument.replace(f"{parent!r}", repr(os.path.dirname(host)))
             if argument == inside or argument.startswith(f"{inside}/"):
-                return host + argument[len(inside) :]
+                return f"{host}{argument[len(inside) :]}"
         return argument

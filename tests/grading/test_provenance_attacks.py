@@ -21,7 +21,8 @@ from fde_ray.grading.provenance import check, verdict_of
 from fde_ray.model.errors import EvaluatorFault
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.grading import ExtractionReport, SourceRef
-from tests.grading.doubles import Ended, LocalRunOnce
+from fde_ray.sandbox.records import Completed
+from tests.grading.doubles import LocalRunOnce, ended_with
 from tests.grading.extracts import (
     FIELDS,
     Row,
@@ -315,19 +316,19 @@ async def test_sandbox_that_does_not_start_is_a_fault_of_ours(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "completed",
     [
-        Ended(None, reason="timeout"),
-        Ended(None, reason="memory"),
-        Ended(0, b"x" * (1 << 20), reason="output"),
-        Ended(1, b"", b"Traceback\nValueError: x"),
-        Ended(0, b""),
-        Ended(0, b"clean\n"),
-        Ended(0, b'{"verdict": "clean", "findings": []}\n' * 2),
-        Ended(0, b'{"verdict": "fine", "findings": []}\n'),
-        Ended(0, b'{"verdict": "clean", "findings": [1]}\n'),
+        ended_with(None, reason="timeout"),
+        ended_with(None, reason="memory"),
+        ended_with(0, b"x" * (1 << 20), reason="output"),
+        ended_with(1, b"", b"Traceback\nValueError: x"),
+        ended_with(0, b""),
+        ended_with(0, b"clean\n"),
+        ended_with(0, b'{"verdict": "clean", "findings": []}\n' * 2),
+        ended_with(0, b'{"verdict": "fine", "findings": []}\n'),
+        ended_with(0, b'{"verdict": "clean", "findings": [1]}\n'),
     ],
     ids=range(9),
 )
-def test_checker_that_says_nothing_leaves_the_route_unchecked(completed: Ended) -> None:
+def test_checker_that_says_nothing_leaves_the_route_unchecked(completed: Completed) -> None:
     found = verdict_of(completed)
     assert found.verdict == "unchecked"
     assert found.findings

@@ -208,7 +208,7 @@ def test_wide_table_turned_long_is_clean(tmp_path: Path) -> None:
     ]
     wide: dict[str, dict[str, Any]] = {}
     for row in long:
-        wide.setdefault(row["site"], {"site": row["site"]})[str(row["hour"])] = row["load"]
+        wide.setdefault(str(row["site"]), {"site": row["site"]})[str(row["hour"])] = row["load"]
     output = {"plan.csv": as_csv(long)}
     source = {"w.csv": as_csv(list(wide.values()))}
     found = verdict(tmp_path, source, output, schema_=schema(fields=fields))

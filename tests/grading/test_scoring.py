@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from fde_ray.grading.scoring import Scorer, ScoringCase, evaluation_of, evaluator_line
 from fde_ray.model.errors import EvaluatorFault
 from fde_ray.model.failures import FailureKind
-from tests.grading.doubles import Ended, LocalRunOnce
+from fde_ray.sandbox.records import Completed
+from tests.grading.doubles import LocalRunOnce, ended_with
 
 CRASH, TIMEOUT = FailureKind.EVALUATOR_CRASH, FailureKind.EVALUATOR_TIMEOUT
 OUTPUT, SANDBOX = FailureKind.EVALUATOR_OUTPUT, FailureKind.GRADER_SANDBOX
@@ -51,8 +53,8 @@ ZERO = GOOD | {
 STRUCTURE = ZERO | {"stage": "structure", "raw": None, "quality": None}
 
 
-def ended(document: object, exit_code: int | None = 0) -> Ended:
-    return Ended(exit_code, json.dumps(document).encode() + b"\n")
+def ended(document: object, exit_code: int | None = 0) -> Completed:
+    return ended_with(exit_code, json.dumps(document).encode() + b"\n")
 
 
 @pytest.mark.parametrize(
@@ -65,11 +67,11 @@ def test_whole_reply_is_an_evaluation(document: dict[str, Any], exit_code: int) 
     assert json.loads(evaluator_line(evaluation)) == document
 
 
-def line(text: str) -> Ended:
-    return Ended(0, text.encode())
+def line(text: str) -> Completed:
+    return ended_with(0, text.encode())
 
 
-BAD: dict[str, Ended] = {
+BAD: dict[str, Completed] = {
     "empty": line(""),
     "blank": line("\n"),
     "no JSON": line("all good\n"),
@@ -85,9 +87,9 @@ BAD: dict[str, Ended] = {
     "integer beyond floats": line(json.dumps(GOOD).replace("12.5", "9" * 400) + "\n"),
     "deep": line("[" * 100_000),
     "key twice": line('{"valid": true, ' + json.dumps(GOOD)[1:] + "\n"),
-    "not UTF-8": Ended(0, b'{"case": "\xff"}\n'),
+    "not UTF-8": ended_with(0, b'{"case": "\xff"}\n'),
     "too long": line(json.dumps(GOOD | {"case": "x" * (1 << 21)}) + "\n"),
-    "cut by the cap": Ended(0, b"x", reason="output"),
+    "cut by the cap": ended_with(0, b"x", reason="output"),
     "text for a number": ended(GOOD | {"score": "0.75"}),
     "number for a truth": ended(GOOD | {"valid": 1}),
     "null score": ended(GOOD | {"score": None}),
@@ -114,7 +116,7 @@ BAD: dict[str, Ended] = {
 
 
 @pytest.mark.parametrize("completed", BAD.values(), ids=BAD.keys())
-def test_unusable_output_is_a_fault(completed: Ended) -> None:
+def test_unusable_output_is_a_fault(completed: Completed) -> None:
     with pytest.raises(EvaluatorFault) as caught:
         evaluation_of(completed, CASE)
     assert caught.value.kind is OUTPUT
@@ -127,11 +129,13 @@ def test_unusable_output_is_a_fault(completed: Ended) -> None:
         pytest.param(ended(GOOD, 1), CRASH, id="exit-1"),
         pytest.param(ended(GOOD, -9), CRASH, id="signal"),
         pytest.param(ended(GOOD, None), CRASH, id="no-exit-code"),
-        pytest.param(Ended(None, reason="memory"), CRASH, id="memory"),
-        pytest.param(Ended(0, reason="timeout"), TIMEOUT, id="timeout"),
+        pytest.param(ended_with(None, reason="memory"), CRASH, id="memory"),
+        pytest.param(ended_with(0, reason="timeout"), TIMEOUT, id="timeout"),
     ],
 )
-def test_rule_23_crash_and_hang_are_faults_not_scores(completed: Ended, kind: FailureKind) -> None:
+def test_rule_23_crash_and_hang_are_faults_not_scores(
+    completed: Completed, kind: FailureKind
+) -> None:
     with pytest.raises(EvaluatorFault) as caught:
         evaluation_of(completed, CASE)
     assert caught.value.kind is kind
@@ -164,7 +168,7 @@ async def test_evaluator_runs_isolated_on_the_three_folders(
     evaluation = await Scorer(sandbox).evaluate(case_at(folder), folder / "submission")
     assert evaluation.score == 0.75
     assert all(read_only for _, _, read_only in sandbox.seen[0].mounts)
-    assert not list(folder.rglob("*.pyc"))
+    assert os.listdir(folder / "sealed") == ["evaluator.py"]
 
 
 @pytest.mark.parametrize(
