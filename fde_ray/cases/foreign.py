@@ -74,12 +74,14 @@ def read_file(path: Path, *, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
         raise CaseError(path, "is missing") from error
     except OSError as error:
         raise CaseError(path, f"cannot be read ({error.strerror})") from error
+    facts = os.fstat(handle)
+    if not stat.S_ISREG(facts.st_mode) or facts.st_size > max_bytes:
+        os.close(handle)
+        regular = stat.S_ISREG(facts.st_mode)
+        raise CaseError(
+            path, f"is larger than {max_bytes} bytes" if regular else "is not a plain file"
+        )
     with os.fdopen(handle, "rb") as stream:
-        facts = os.fstat(stream.fileno())
-        if not stat.S_ISREG(facts.st_mode):
-            raise CaseError(path, "is not a plain file")
-        if facts.st_size > max_bytes:
-            raise CaseError(path, f"is larger than {max_bytes} bytes")
         return stream.read(max_bytes)
 
 

@@ -79,12 +79,11 @@ def read_bytes(folder: str, name: str, *, max_bytes: int) -> bytes:
         raise Structural("missing_file", name) from None
     except OSError:
         raise Rejected("format.file", name) from None
+    facts = os.fstat(handle)
+    if not stat.S_ISREG(facts.st_mode) or facts.st_size > max_bytes:
+        os.close(handle)
+        raise Rejected("format.size" if stat.S_ISREG(facts.st_mode) else "format.file", name)
     with os.fdopen(handle, "rb") as stream:
-        facts = os.fstat(stream.fileno())
-        if not stat.S_ISREG(facts.st_mode):
-            raise Rejected("format.file", name)
-        if facts.st_size > max_bytes:
-            raise Rejected("format.size", name)
         content = stream.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise Rejected("format.size", name)
