@@ -54,8 +54,9 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "other_limits",
         1,
         "A.3",
-        "Time, rounds or pushes differ from 43,200 s, 30 and 3.",
-        "`limits.time`, `limits.rounds`, `limits.pushes`",
+        "Time, rounds or pushes differ from 43,200 s, 30 and 3, or steps are capped for every "
+        "scaffold.",
+        "`limits.time`, `limits.rounds`, `limits.pushes`, `limits.steps`",
         lambda f: not f.paper_limits,
     ),
     Deviation(

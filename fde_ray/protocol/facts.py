@@ -18,7 +18,7 @@ PAPER_PANEL = (
     "grok-4.5",
 )
 PAPER_SCAFFOLDS = frozenset(
-    {"opencode", "openhands", "codex", "gemini", "kimi", "claude-code", "deepseek-harness"}
+    {"opencode", "openhands", "codex", "gemini", "kimi", "deepseek-harness"}
 )
 
 
@@ -80,4 +80,4 @@ def _is_paper_customer_setting(customer: Customer) -> bool:
 
 
 def _are_paper_limits(limits: Limits) -> bool:
-    return (limits.time, limits.rounds, limits.pushes) == (43_200.0, 30, 3)
+    return (limits.time, limits.rounds, limits.pushes, limits.steps) == (43_200.0, 30, 3, None)
