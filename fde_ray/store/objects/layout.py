@@ -61,7 +61,7 @@ def extraction_key(
     return f"{grade_prefix(tenant, run, grade)}extraction/{route}/{sha256}/{name}"
 
 
-def judging_key(tenant: str, run: str, grade: str, judge: int, sha256: str) -> str:
+def judging_key(tenant: str, run: str, grade: str, judge: int | str, sha256: str) -> str:
     return f"{grade_prefix(tenant, run, grade)}judging/{judge}/{sha256}.json"
 
 

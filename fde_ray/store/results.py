@@ -1,0 +1,170 @@
+"""Finished runs read back from the bucket alone: marks say which there are, `result.json` the rest.
+
+A malformed object never ends a reading: it becomes a `Finding` beside the results.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any, Literal, TypeVar
+
+from pydantic import Field, ValidationError
+
+from fde_ray.model.base import Record, sha256_hex
+from fde_ray.model.errors import StoreError, shortened
+from fde_ray.model.result import RunResult
+from fde_ray.model.states import GradeState, Phase
+
+from .errors import KeyMissing
+from .objects import ObjectStore, layout
+
+R = TypeVar("R", bound=Record)
+
+MAX_RESULT_BYTES = 64 * 2**20
+MAX_MARK_BYTES = 64 * 2**10
+
+
+class Mark(Record):
+    """A terminal state of one (run, grade) that a sweep wants: small, and found by one LIST."""
+
+    schema_: Literal["fde_ray.mark/1"] = Field(alias="schema", default="fde_ray.mark/1")
+    run_id: str
+    grade_id: str
+    phase: Phase
+    grade: GradeState
+    result_sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """Of the bytes of `result.json`; None = the run ended without one."""
+    failure: str | None = None
+    detail: str = ""
+
+
+FindingKind = Literal["missing", "malformed", "misplaced", "hash_differs", "unreadable"]
+
+
+class Finding(Record):
+    """An object that could not be taken for what it should be."""
+
+    key: str
+    kind: FindingKind
+    reason: str
+
+
+class ReadResult(Record):
+    """One mark and what stands behind it. `result` None = the run has none, or see `finding`."""
+
+    mark: Mark | None
+    result: RunResult | None = None
+    finding: Finding | None = None
+
+
+async def write_mark(objects: ObjectStore, tenant: str, sweep: str, mark: Mark) -> None:
+    """Write the mark of a terminal state; a later state of the same run takes its place."""
+    key = layout.mark_key(tenant, sweep, mark.run_id, mark.grade_id)
+    data = mark.model_dump_json().encode()
+    if not await objects.create(key, data) and await objects.get(key) != data:
+        await objects.delete(key)
+        await objects.create(key, data)
+
+
+async def read_results(objects: ObjectStore, tenant: str, sweep: str) -> AsyncIterator[ReadResult]:
+    """Yield every marked run of a sweep in the order of run ids, sound or not."""
+    for key in await objects.list(layout.marks_prefix(tenant, sweep)):
+        yield await _read(objects, tenant, key)
+
+
+async def results_of(objects: ObjectStore, tenant: str, sweep: str) -> AsyncIterator[RunResult]:
+    """Yield the sound results of a sweep only."""
+    async for read in read_results(objects, tenant, sweep):
+        if read.result is not None and read.finding is None:
+            yield read.result
+
+
+async def verify(objects: ObjectStore, tenant: str, sweep: str) -> tuple[int, list[Finding]]:
+    """Return how many results have the hash that their mark names, and all that is wrong."""
+    sound, findings = 0, []
+    async for read in read_results(objects, tenant, sweep):
+        if read.finding is not None:
+            findings.append(read.finding)
+        elif read.result is not None:
+            sound += 1
+    return sound, findings
+
+
+def parse_result(data: bytes) -> RunResult:
+    """Return the record of `result.json`; ValueError says in a sentence what is wrong."""
+    return _parsed(RunResult, data, MAX_RESULT_BYTES)
+
+
+async def _read(objects: ObjectStore, tenant: str, key: str) -> ReadResult:
+    named = layout.parse_mark(key)
+    if named is None:
+        return _bad(key, "misplaced", "the name is not that of a mark")
+    try:
+        mark = _parsed(Mark, await _bytes(objects, key, MAX_MARK_BYTES), MAX_MARK_BYTES)
+    except KeyMissing:
+        return _bad(key, "missing", "the mark is gone")
+    except StoreError as error:
+        return _bad(key, "unreadable", error.detail)
+    except ValueError as error:
+        return _bad(key, "malformed", str(error))
+    if (mark.run_id, mark.grade_id) != named:
+        return _bad(key, "misplaced", "the mark names another run or grade")
+    if mark.result_sha256 is None:
+        return ReadResult(mark=mark)
+    return await _with_result(objects, tenant, mark, mark.result_sha256)
+
+
+async def _with_result(objects: ObjectStore, tenant: str, mark: Mark, sha256: str) -> ReadResult:
+    key = layout.result_key(tenant, mark.run_id, mark.grade_id)
+    try:
+        data = await _bytes(objects, key, MAX_RESULT_BYTES)
+        result = parse_result(data)
+    except KeyMissing:
+        return _bad(key, "missing", "the mark names a result that is not there", mark)
+    except StoreError as error:
+        return _bad(key, "unreadable", error.detail, mark)
+    except ValueError as error:
+        return _bad(key, "malformed", str(error), mark)
+    if (result.run_id, result.grade_id) != (mark.run_id, mark.grade_id):
+        return _bad(key, "misplaced", "the result is of another run or grade", mark)
+    if sha256_hex(data) != sha256:
+        reason = "the bytes are not those that the mark names"
+        return _bad(key, "hash_differs", reason, mark, result)
+    return ReadResult(mark=mark, result=result)
+
+
+async def _bytes(objects: ObjectStore, key: str, limit: int) -> bytes:
+    if await objects.size(key) > limit:
+        raise ValueError(f"larger than {limit} bytes")
+    return await objects.get(key)
+
+
+def _parsed(record: type[R], data: bytes, limit: int) -> R:
+    if len(data) > limit:
+        raise ValueError(f"larger than {limit} bytes")
+    try:
+        value: Any = json.loads(data)
+        return record.model_validate(value)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ValueError(shortened(f"{where}: {first['msg']}", 200)) from error
+    except ValueError as error:
+        raise ValueError("not JSON in UTF-8") from error
+
+
+def _bad(
+    key: str,
+    kind: FindingKind,
+    reason: str,
+    mark: Mark | None = None,
+    result: RunResult | None = None,
+) -> ReadResult:
+    return ReadResult(
+        mark=mark,
+        result=result,
+        finding=Finding(key=shortened(key, 1024), kind=kind, reason=shortened(reason, 300)),
+    )

@@ -1,0 +1,124 @@
+"""The dialogue log is append-only, numbered without gaps, and answers each turn once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fde_ray.model.dialogue import AgentTurn, Detected
+from fde_ray.model.errors import Superseded
+from fde_ray.model.states import SolveEnd
+from fde_ray.store.errors import Conflict, RowMissing
+from fde_ray.store.runs import Epoch, RunStore, woken
+from tests.store.builders import make_replied, make_turn
+
+
+async def test_turn_is_recorded_once(store: RunStore, subject: str) -> None:
+    first = await store.record_turn(subject, make_turn(), "h")
+    again = await store.record_turn(subject, make_turn(), "h")
+    assert (first.new, again.new, again.reply) == (True, False, None)
+    with pytest.raises(Conflict):
+        await store.record_turn(subject, make_turn(text="other"), "h2")
+    assert [row.kind for row in await store.read_inbox()] == ["turn"]
+    assert await store.pending_turns() == [(subject, 1)]
+
+
+async def test_turn_without_a_hash_is_told_from_another_by_its_fields(
+    store: RunStore, subject: str
+) -> None:
+    await store.record_turn(subject, make_turn())
+    assert not (await store.record_turn(subject, make_turn().evolve(at=9.0))).new
+    with pytest.raises(Conflict):
+        await store.record_turn(subject, make_turn(text="other"))
+
+
+async def test_log_reads_back_as_events_in_order(store: RunStore, subject: str) -> None:
+    await store.record_turn(subject, make_turn(1, "\x00<b>\U0001f600"), "h")
+    detected = Detected(seq=2, at=1.0, turn_no=1, ballots=())
+    await store.append_event(subject, detected)
+    await store.append_event(subject, make_replied(3, end=None))
+    await store.record_turn(subject, make_turn(2), "h")
+    log = await store.dialogue(subject)
+    assert [event.seq for event in log] == [1, 2, 3, 4]
+    assert isinstance(log[0], AgentTurn)
+    assert log[0].text == "\x00<b>\U0001f600"
+    assert log[1] == detected
+    assert await store.dialogue("nobody.1") == []
+
+
+async def test_event_with_a_taken_number_is_superseded(store: RunStore, subject: str) -> None:
+    await store.record_turn(subject, make_turn(), "h")
+    event = Detected(seq=2, at=1.0, turn_no=1, ballots=())
+    assert await store.append_event(subject, event)
+    assert not await store.append_event(subject, event)
+    for other in (event.evolve(at=2.0), event.evolve(seq=4)):
+        with pytest.raises(Superseded):
+            await store.append_event(subject, other)
+
+
+async def test_fenced_driver_appends_nothing(store: RunStore, epoch: Epoch, subject: str) -> None:
+    await store.record_turn(subject, make_turn(), "h")
+    await store.take_lease()
+    with pytest.raises(Superseded):
+        await store.append_event(subject, make_replied(2), epoch=epoch)
+    assert len(await store.dialogue(subject)) == 1
+    assert await store.reply(subject, 1) is None
+
+
+async def test_finishing_reply_answers_the_turn_and_ends_solving(
+    store: RunStore, epoch: Epoch, subject: str
+) -> None:
+    await store.record_turn(subject, make_turn(), "h")
+    await store.append_event(subject, make_replied(2), epoch=epoch)
+    assert await store.reply(subject, 1) == {
+        "status": "done",
+        "action": "finish",
+        "message": "",
+        "answers": [],
+        "solve_end": "submitted",
+    }
+    assert (await store.session(subject)).solve_end is SolveEnd.SUBMITTED
+    assert await store.pending_turns() == []
+    assert not await store.set_reply(subject, 1, {"status": "other"})
+
+
+async def test_reply_after_the_time_limit_does_not_move_the_end(
+    store: RunStore, subject: str
+) -> None:
+    await store.record_turn(subject, make_turn(), "h")
+    await store.end_solving(subject, SolveEnd.TIME_LIMIT)
+    await store.append_event(subject, make_replied(2))
+    assert (await store.session(subject)).solve_end is SolveEnd.TIME_LIMIT
+
+
+async def test_state_of_a_turn_is_read_in_one_call(store: RunStore, subject: str) -> None:
+    assert await store.turn_state(subject, 1) == (None, None, 0, False)
+    await store.record_turn(subject, make_turn(), "h")
+    state = await store.turn_state(subject, 1)
+    assert (state.turn, state.reply, state.last_turn_no, state.last_replied) == (
+        make_turn(),
+        None,
+        1,
+        False,
+    )
+    reply = make_replied(2, end=None)
+    await store.append_event(subject, reply)
+    assert await store.turn_state(subject, 1) == (make_turn(), reply, 1, True)
+    assert await store.turn_state(subject, 2) == (None, None, 1, True)
+
+
+async def test_waiting_reader_is_woken_by_the_reply(store: RunStore, subject: str) -> None:
+    await store.record_turn(subject, make_turn(), "h")
+    with store.changed.watch(("turn", subject)) as event:
+        assert await store.reply(subject, 1) is None
+        waiting = asyncio.create_task(woken(event, 5), name="waiting")
+        await store.append_event(subject, make_replied(2))
+        assert await waiting
+    assert not await woken(event, 0.001)
+    assert store.changed._watchers == {}
+
+
+async def test_unknown_turn_is_a_typed_error(store: RunStore, subject: str) -> None:
+    with pytest.raises(RowMissing):
+        await store.reply(subject, 1)

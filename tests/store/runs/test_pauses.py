@@ -1,0 +1,83 @@
+"""Pauses are intervals; silence of every replica is one for each agent at work."""
+
+from __future__ import annotations
+
+from fde_ray.model.states import PauseCause, SolveEnd
+from fde_ray.store.runs import Epoch, Gap, Heartbeat, RunStore
+from tests.store.builders import ManualClock, make_inputs, run_id
+
+
+async def test_one_pause_is_open_at_a_time(
+    store: RunStore, subject: str, clock: ManualClock
+) -> None:
+    opened = await store.open_pause(subject, PauseCause.PROVIDER)
+    clock.at += 5
+    assert await store.open_pause(subject, PauseCause.OUTAGE) == opened
+    assert await store.close_pause(subject)
+    assert not await store.close_pause(subject)
+    (pause,) = await store.pauses(subject)
+    assert (pause.cause, pause.opened_at, pause.closed_at) == (
+        PauseCause.PROVIDER,
+        opened,
+        opened + 5,
+    )
+
+
+async def test_pause_may_follow_another_at_the_same_instant(store: RunStore, subject: str) -> None:
+    for cause in (PauseCause.PROVIDER, PauseCause.OUTAGE):
+        await store.open_pause(subject, cause, 7.0)
+        await store.close_pause(subject, 7.0)
+    assert [(p.cause, p.closed_at) for p in await store.pauses(subject)] == [
+        (PauseCause.OUTAGE, 7.0)
+    ]
+
+
+async def test_pauses_of_a_dead_plane_are_closed_at_start_up(
+    store: RunStore, subject: str, clock: ManualClock
+) -> None:
+    await store.open_pause(subject, PauseCause.PROVIDER)
+    clock.at += 9
+    assert await store.close_pauses() == 1
+    assert (await store.pauses(subject))[0].closed_at == clock.at
+
+
+async def test_silence_pauses_every_agent_at_work_and_no_other(
+    store: RunStore, epoch: Epoch, clock: ManualClock
+) -> None:
+    solving, waiting, ended = (f"{run_id(n)}.1" for n in (1, 2, 3))
+    for n, subject in enumerate((solving, waiting, ended), 1):
+        await store.open_attempt(run_id(n), epoch, make_inputs(subject))
+    await store.mark_agent_started(solving)
+    await store.mark_agent_started(ended)
+    await store.end_solving(ended, SolveEnd.TIME_LIMIT)
+    assert await store.beat("a") is None
+    silent_from = clock.at
+    clock.at += 100
+    heard = [Heartbeat(solving, clock.at, 1.0, 2)]
+    assert await store.beat("b", heard) == Gap(silent_from, clock.at, (solving,))
+    assert await store.beat("a") is None
+    (pause,) = await store.pauses(solving)
+    assert (pause.cause, pause.opened_at, pause.closed_at) == (
+        PauseCause.OUTAGE,
+        silent_from,
+        clock.at,
+    )
+    assert await store.pauses(waiting) == await store.pauses(ended) == []
+    assert (await store.session(solving)).heartbeat_at == clock.at
+
+
+async def test_beats_in_time_are_no_gap(store: RunStore, clock: ManualClock) -> None:
+    assert await store.touch_liveness("a") is None
+    for _ in range(5):
+        clock.at += 15
+        assert await store.beat("a") is None
+    assert await store.touch_liveness("b", clock.at + 1) == clock.at
+
+
+async def test_recorded_outage_may_be_repeated(
+    store: RunStore, subject: str, clock: ManualClock
+) -> None:
+    await store.mark_agent_started(subject)
+    for _ in range(2):
+        assert await store.record_outage(clock.at, clock.at + 5) == (subject,)
+    assert len(await store.pauses(subject)) == 1
