@@ -125,20 +125,23 @@ def regular_files(folder: Path) -> Iterator[tuple[bytes, bytes]]:
     yield from sorted(found)
 
 
-def tree_facts(folder: Path) -> Unpacked:
-    """Return hash, number and total size of the plain files of `folder`."""
+def tree_facts(folder: Path, without: Iterable[bytes] = ()) -> Unpacked:
+    """Return hash, number and total size of the plain files of `folder`, `without` some."""
+    skipped = set(without)
     whole = hashlib.sha256()
     files = size = 0
     for relative, path in regular_files(folder):
+        if relative in skipped:
+            continue
         whole.update(relative + b"\0" + file_sha256(path).encode() + b"\n")
         files += 1
         size += os.path.getsize(path)
     return Unpacked(tree_hash=whole.hexdigest(), files=files, size_bytes=size)
 
 
-def tree_hash(folder: Path) -> str:
+def tree_hash(folder: Path, without: Iterable[bytes] = ()) -> str:
     """Return the SHA-256 over sorted `path NUL sha256-of-content NEWLINE` lines."""
-    return tree_facts(folder).tree_hash
+    return tree_facts(folder, without).tree_hash
 
 
 def file_sha256(path: Path | bytes) -> str:

@@ -1,0 +1,113 @@
+"""Deliverables that have the target form already need no extractor (protocol rule 24)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from fde_ray.cases.records import SubmissionSchema
+from fde_ray.model.errors import EvaluatorFault
+from fde_ray.model.grading import Evaluation, ExtractionReport, Provenance, Route, SourceRef
+from fde_ray.protocol.votes import PASSTHROUGH
+
+from .extraction import EvaluatorException, RouteFacts, output_hash, route_from
+from .workspace import emptied, file_sha256, regular_files
+
+MAX_FILES = 20_000
+_ARTIFACT = re.compile(r"[\w./\\-]*\w\.[A-Za-z][A-Za-z0-9]{0,9}\b")
+_SCRIPTS = (".py", ".sh", ".ipynb", ".r", ".jl", ".md")
+
+
+def candidate(workspace: Path, schema: SubmissionSchema, summary: str) -> Path | None:
+    """Return the folder that holds every target file, or None when a panel must look.
+
+    There must be exactly one such folder outside `data/`, no second copy of a target file
+    elsewhere, and no other file of the workspace that the summary names.
+    """
+    files = _own_files(workspace)
+    if files is None:
+        return None
+    targets = {file.name for file in schema.files}
+    found = [path for path in files if os.path.basename(path) in targets]
+    folders = {os.path.dirname(path) for path in found}
+    if len(found) != len(targets) or len(folders) != 1:
+        return None
+    if any(path in files and path not in found for path in _named(summary, files, targets)):
+        return None
+    return workspace / folders.pop()
+
+
+def _own_files(workspace: Path) -> set[str] | None:
+    files = set()
+    for relative, _ in regular_files(workspace):
+        path = os.fsdecode(relative)
+        if path.split("/")[0] != "data":
+            files.add(path)
+        if len(files) > MAX_FILES:
+            return None
+    return files
+
+
+def _named(summary: str, files: set[str], targets: set[str]) -> set[str]:
+    """Return files of the workspace that the summary mentions and that may be deliverables."""
+    code = {os.path.splitext(name)[1] for name in targets}
+    by_name: dict[str, set[str]] = {}
+    for path in files:
+        by_name.setdefault(os.path.basename(path), set()).add(path)
+    found: set[str] = set()
+    for word in _ARTIFACT.findall(summary):
+        base = word.replace("\\", "/").rsplit("/", 1)[-1]
+        suffix = os.path.splitext(base)[1].lower()
+        if suffix not in _SCRIPTS or suffix in code:
+            found |= by_name.get(base, set())
+    return found
+
+
+async def passthrough_route(
+    workspace: Path,
+    schema: SubmissionSchema,
+    summary: str,
+    output: Path,
+    evaluate: Callable[[Path], Awaitable[Evaluation]],
+    evaluator_exception: EvaluatorException = "fault",
+) -> Route | None:
+    """Return the route `passthrough`, or None when the panel must run.
+
+    output: where the target files are copied to; made anew. A deliverable that the evaluator finds
+    structurally wrong, or fails on, goes to the panel.
+    """
+    folder = candidate(workspace, schema, summary)
+    if folder is None:
+        return None
+    sources: dict[str, tuple[SourceRef, ...]] = {}
+    emptied(output)
+    for file in schema.files:
+        shutil.copyfile(folder / file.name, output / file.name)
+        path = (folder / file.name).relative_to(workspace)
+        sources[file.name] = (SourceRef(path=str(path), sha256=file_sha256(folder / file.name)),)
+    try:
+        evaluation = await evaluate(output)
+    except EvaluatorFault:
+        return None
+    if evaluation.stage == "structure":
+        return None
+    names = tuple(sources)
+    report = ExtractionReport(
+        status="success",
+        notes="already in the target form",
+        files_found=names,
+        files_normalized=names,
+        sources=sources,
+    )
+    facts = RouteFacts(
+        route=0,
+        model=PASSTHROUGH,
+        report=report,
+        output_sha256=output_hash(output),
+        provenance=Provenance(verdict="clean", findings=("copied byte for byte",)),
+        evaluation=evaluation,
+    )
+    return route_from(facts, evaluator_exception)
