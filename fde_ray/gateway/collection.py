@@ -39,14 +39,16 @@ class Collection:
         part = Part(seq=seq, sha256=sha256, size=len(data))
         await self._check_total(session, snapshot, part)
         await self._objects.create(self._part_key(session.subject, snapshot, part), data)
-        await self._store.record_part(session.subject, snapshot, part)
+        if await self._store.record_part(session.subject, snapshot, part) != part:
+            raise _conflict("part_differs", f"part {seq} is known with other bytes")
 
     async def commit(self, session: Session, commit: Commit) -> None:
         if commit.final and session.is_solving:
             raise _conflict("still_solving", "a final commit comes after solving has ended")
         if any(part.seq != place for place, part in enumerate(commit.parts)):
             raise _conflict("parts_unordered", "parts are listed in order, from 0")
-        await self._store.record_commit(session.subject, commit)
+        if await self._store.record_commit(session.subject, commit) != commit:
+            raise _conflict("commit_differs", "this snapshot is committed with another manifest")
         key = layout.manifest_key(self._tenant, session.subject, commit.snapshot)
         await self._objects.create(key, canonical_json(commit).encode())
 

@@ -250,7 +250,7 @@ class Plane:
             await self._end(session, SolveEnd.INFRA_LOST, f"{refusal.code}: {refusal.reason}")
 
     async def _end(self, session: Session, end: SolveEnd, reason: str) -> SolveEnd:
-        counts = await self._store.end_solving(session.subject, end)
+        counts = await self._store.end_solving(session.subject, end, detail=reason)
         await self.clocks.close(session.subject)
         fields = {"subject": session.subject, "end": counts.value, "reason": reason}
         log.info("solving_ended", extra=fields)

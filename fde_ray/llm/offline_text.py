@@ -11,26 +11,26 @@ _WORD = re.compile(r"[a-z0-9]+(?:[.'][a-z0-9]+)*")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9\"'`*(])")
 _BULLET = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+")
 
-FUNCTION_WORDS = frozenset(
-    """a about above after again all also am an and any are as at be because been before being below
-    between both but by can cannot could did do does doing down each either else etc every few for
-    from further had has have having he her here his how however i if in into is it its itself just
-    let like may me might more most much must my neither no nor not now of off on once one only or
-    other our out over own per please same shall she should so some such than that the their them
-    then there these they this those through to too under until up us use used using very was we
-    were what when where whether which while who whom whose why will with within without would you
-    your yours""".split()
-)
-GENERIC_WORDS = frozenset(
-    """anything something everything nothing thing things special specific particular general
-    generally know known knowing tell say said explain clarify describe detail details info
-    information requirement requirements rule rules convention conventions aware careful consider
-    consideration attention important importance matter note notice odd unusual strange weird wrong
-    issue issues problem problems caveat caveats trap pitfall pitfalls watch mind need needs want
-    wanted expect expected assume assumption client team question data dataset file files table
-    tables column columns field fields value values case cases look out good best exactly
-    deliver deliverable answer work""".split()
-)
+_FUNCTION = """
+a about above after again all also am an and any are as at be because been before being below
+between both but by can cannot could did do does doing down each either else etc every few for from
+further had has have having he her here his how however i if in into is it its itself just let like
+may me might more most much must my neither no nor not now of off on once one only or other our out
+over own per please same shall she should so some such than that the their them then there these
+they this those through to too under until up us use used using very was we were what when where
+whether which while who whom whose why will with within without would you your yours
+"""
+_GENERIC = """
+anything something everything nothing thing things special specific particular general generally
+know known knowing tell say said explain clarify describe detail details info information
+requirement requirements rule rules convention conventions aware careful consider consideration
+attention important importance matter note notice odd unusual strange weird wrong issue issues
+problem problems caveat caveats trap pitfall pitfalls watch mind need needs want wanted expect
+expected assume assumption client team question data dataset file files table tables column columns
+field fields value values case cases look good best exactly deliver deliverable answer work
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION.split())
+GENERIC_WORDS = frozenset(_GENERIC.split())
 """Words that point at no fact: a question of nothing else is a vague one."""
 
 

@@ -1,0 +1,68 @@
+"""Chooses where a call goes by the name of its model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from fde_ray.model.chat import Bill, ChatReply, ChatRequest
+from fde_ray.model.clock import Clock, SystemClock
+from fde_ray.model.profile import Endpoint
+
+from .client import Chat
+from .litellm_client import LiteLLM
+from .openai_http import OpenAIHttp
+
+OFFLINE = "offline/"
+ANY = Endpoint(match="*")
+
+
+def client_of(endpoint: Endpoint, clock: Clock) -> Chat:
+    if endpoint.base_url is not None:
+        return OpenAIHttp(endpoint, clock)
+    return LiteLLM(endpoint, clock)
+
+
+class ModelRouter:
+    """`offline/...` goes to the offline provider; else the first endpoint that matches, else
+    litellm with its own addresses and keys from the environment."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        offline: Chat,
+        clock: Clock | None = None,
+        make_client: Callable[[Endpoint, Clock], Chat] = client_of,
+    ) -> None:
+        self._endpoints = (*endpoints, ANY)
+        self._offline = offline
+        self._clock = clock or SystemClock()
+        self._make_client = make_client
+        self._clients: dict[int, Chat] = {}
+
+    async def complete(self, request: ChatRequest, bill: Bill) -> ChatReply:
+        return await self.client_for(request.model).complete(request, bill)
+
+    def stream(self, request: ChatRequest, bill: Bill) -> AsyncIterator[dict[str, Any]]:
+        return self.client_for(request.model).stream(request, bill)
+
+    async def aclose(self) -> None:
+        clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            await client.aclose()
+
+    def client_for(self, model: str) -> Chat:
+        """Return the client of a model, made at its first use."""
+        if model.startswith(OFFLINE):
+            return self._offline
+        place = next(i for i, e in enumerate(self._endpoints) if matches(e.match, model))
+        if place not in self._clients:
+            self._clients[place] = self._make_client(self._endpoints[place], self._clock)
+        return self._clients[place]
+
+
+def matches(pattern: str, model: str) -> bool:
+    """Whether `pattern`, a name or a prefix that ends in `*`, fits the model."""
+    if pattern.endswith("*"):
+        return model.startswith(pattern[:-1])
+    return model == pattern
