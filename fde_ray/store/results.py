@@ -5,9 +5,8 @@ A malformed object never ends a reading: it becomes a `Finding` beside the resul
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -144,16 +143,12 @@ def _parsed(record: type[R], data: bytes, limit: int) -> R:
     if len(data) > limit:
         raise ValueError(f"larger than {limit} bytes")
     try:
-        value: Any = json.loads(data)
-        return record.model_validate(value)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+        return record.model_validate_json(data)
     except ValidationError as error:
-        first = error.errors()[0]
+        first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise ValueError(shortened(f"{where}: {first['msg']}", 200)) from error
-    except ValueError as error:
-        raise ValueError("not JSON in UTF-8") from error
+        what = f"{where}: {first['msg']}" if where else first["msg"]
+        raise ValueError(shortened(what, 200)) from error
 
 
 def _bad(

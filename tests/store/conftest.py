@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,13 +13,27 @@ from fde_ray.store.runs import Epoch, RunStore
 from tests.store.builders import ManualClock, make_inputs, make_plan, run_id
 
 
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated file to copy: making one anew takes longer than most tests."""
+    path = tmp_path_factory.mktemp("empty") / "runs.db"
+
+    async def make() -> None:
+        async with RunStore(path, ManualClock()):
+            pass
+
+    asyncio.run(make())
+    return path
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
 
 
 @pytest.fixture
-async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[RunStore]:
+async def store(tmp_path: Path, clock: ManualClock, empty_store: Path) -> AsyncIterator[RunStore]:
+    shutil.copy(empty_store, tmp_path / "runs.db")
     async with RunStore(tmp_path / "runs.db", clock, busy_timeout_s=2) as opened:
         yield opened
 
