@@ -18,7 +18,7 @@ CLIP_TAIL = 8_000
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 _HEADING = re.compile(r" {0,3}#{1,6}(?:\s|$)")
-_BULLET = re.compile(r"(?:[-*+•‣·–—]\s+|\(?\d{1,3}[.):]\s+|\(?\d{1,3}[、）．]\s*|\[[ xX]?\]\s+)")
+_BULLETS = re.compile(r"(?:[-*+•‣·–—]\s+|\(?\d{1,3}[.):]\s+|\(?\d{1,3}[、）．]\s*|\[[ xX]?\]\s+)+")
 _MARKS = re.compile(r"[?？]")
 _MARKED = re.compile(r"[^?？]*[?？]")
 
@@ -119,11 +119,8 @@ def _section_questions(lines: Sequence[tuple[str, bool]]) -> list[str]:
 
 
 def _without_bullets(content: str) -> str:
-    match = _BULLET.match(content)
-    while match:
-        content = content[match.end() :]
-        match = _BULLET.match(content)
-    return content
+    match = _BULLETS.match(content)
+    return content[match.end() :] if match else content
 
 
 def _bare(question: str) -> str:

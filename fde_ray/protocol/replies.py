@@ -35,8 +35,8 @@ def parse_object(text: str) -> dict[str, Any]:
         raise MalformedReply("no JSON object in the reply")
     for _ in range(MAX_OBJECTS):
         # A brace that opens no object is refused: looking further in could find a nested part.
-        if text[:position].rstrip()[-1:] in ("[", '"'):
-            raise MalformedReply("the object stands inside a list or a text")
+        if _is_part(text[:position].rstrip()):
+            raise MalformedReply("the object is part of a list, a text or another object")
         value, position = _decoded(text, position)
         found[_spelled(value)] = value
         if len(found) > 1:
@@ -76,6 +76,12 @@ def _listed(value: dict[str, Any], key: str, kind: type, word: str) -> list[Any]
     if not isinstance(items, list) or not all(isinstance(i, kind) for i in items):
         raise MalformedReply(f"{key!r} must be a list of {word}")
     return items
+
+
+def _is_part(before: str) -> bool:
+    """Whether an object that follows `before` belongs to a larger JSON value."""
+    is_value_of_key = before.endswith(":") and before[:-1].rstrip().endswith('"')
+    return is_value_of_key or before.endswith(("[", ",", '"'))
 
 
 def _check_size(text: str) -> None:

@@ -55,7 +55,7 @@ def conversations(draw: st.DrawFn) -> Conversation:
     return talk
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(conversations(), st.data())
 def test_replaying_a_log_in_any_split_gives_the_same_state(
     talk: Conversation, data: st.DataObject
@@ -70,7 +70,7 @@ def test_replaying_a_log_in_any_split_gives_the_same_state(
     assert next_move(state) == next_move(whole)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(conversations())
 def test_every_prefix_decides_the_event_that_followed(talk: Conversation) -> None:
     for cut, event in enumerate(talk.log):
@@ -85,7 +85,7 @@ def test_every_prefix_decides_the_event_that_followed(talk: Conversation) -> Non
             assert (move.action, move.message) == (event.action, event.message)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(conversations())
 def test_rule_07_rounds_pushes_and_units_keep_their_bounds(talk: Conversation) -> None:
     state, config = talk.state, talk.config

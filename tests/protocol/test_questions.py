@@ -95,6 +95,10 @@ def test_rule_08_any_text_is_read_without_error(text: str) -> None:
     assert found is None or all(questions.has_words(question) for question in found)
 
 
+def test_a_line_of_nothing_but_bullets_is_read() -> None:
+    assert questions.text_questions(f"{MARKER}\n{'- ' * 200_000}A?", MARKER) == ("A?",)
+
+
 def test_a_huge_reply_is_read() -> None:
     text = f"{MARKER}\n" + "- A?\n" * 50_000
     assert len(questions.text_questions(text, MARKER) or ()) == 50_000

@@ -43,6 +43,8 @@ BAD = {
     "many": '{"a": 1} ' * 20,
     "list": '[{"covered": true}]',
     "list_after_preamble": 'Here: [ {"covered": true} ]',
+    "list_of_several": '[1, {"covered": true}]',
+    "value_of_a_key": '"verdict" : {"covered": true}}',
     "text": '"{\\"covered\\": true}"',
     "quoted": '"{"covered": true}"',
     "single_quotes": "{'covered': true}",

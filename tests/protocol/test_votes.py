@@ -63,6 +63,7 @@ def test_rule_22_unchecked_formats_vote() -> None:
 
 def test_rule_23_invalid_and_structural_failure_vote_zero() -> None:
     assert vote(evaluation=make_evaluation(0.0, valid=False)) == 0.0
+    assert vote(evaluation=make_evaluation(0.4, valid=False)) == 0.0
     structural = make_evaluation(0.0, valid=False, exit_code=3, stage="structure")
     assert vote(evaluation=structural, exit_code=3) == 0.0
     assert votes.vote_of("success", CLEAN, None, 3, None)[0] == 0.0
