@@ -22,7 +22,6 @@ from .rows import (
     SweepRow,
     SweepRun,
     TurnRow,
-    TurnState,
 )
 from .store import RunStore
 
@@ -44,6 +43,5 @@ __all__ = [
     "SweepRow",
     "SweepRun",
     "TurnRow",
-    "TurnState",
     "woken",
 ]

@@ -18,7 +18,7 @@ from . import schema
 from .database import Database, Statement, Transaction, inserting, updating
 from .inbox import post, run_of
 from .leases import check_epoch
-from .rows import Epoch, TurnRow, TurnState
+from .rows import Epoch, TurnRow
 from .sessions import end_session
 
 _D, _T = schema.rounds.c, schema.turns.c
@@ -26,7 +26,7 @@ _LAST = Statement(select(func.max(_D.seq)).where(_D.subject == b("subject_")))
 _ADD_EVENT = inserting(schema.rounds, "subject", "seq", "turn_no", "event")
 _EVENT = Statement(select(_D.event).where(_D.subject == b("subject_"), _D.seq == b("seq_")))
 _EVENTS = Statement(select(_D.seq, _D.event).where(_D.subject == b("subject_")).order_by(_D.seq))
-_OF_TURN = Statement(
+_TURN = Statement(
     select(_D.seq, _D.event)
     .where(_D.subject == b("subject_"), _D.turn_no == b("turn_no_"))
     .order_by(_D.seq)
@@ -83,27 +83,6 @@ class Dialogues:
             return TurnRow(turn.turn_no, request, None, True)
 
         return await self._db.write(change)
-
-    async def turn_state(self, subject: str, turn_no: int) -> TurnState:
-        """Return turn and reply as the log has them, and where the dialogue stands."""
-
-        def query(t: Transaction) -> tuple[Any, list[Any]]:
-            return t.one(_LATEST, subject_=subject), t.all(
-                _OF_TURN, subject_=subject, turn_no_=turn_no
-            )
-
-        latest, rows = await self._db.read(query)
-        turn: AgentTurn | None = None
-        reply: Replied | None = None
-        for row in rows:
-            event = _event(row)
-            if isinstance(event, AgentTurn):
-                turn = event
-            elif isinstance(event, Replied):
-                reply = event
-        return TurnState(
-            turn, reply, 0 if latest is None else latest[0], latest is not None and bool(latest[1])
-        )
 
     async def append_event(
         self,
@@ -174,7 +153,7 @@ def turn_reply(event: Replied) -> dict[str, Any]:
 
 def _answer(t: Transaction, subject: str, turn_no: int, reply: dict[str, Any]) -> bool:
     changed = t.run(_REPLY, subject_=subject, turn_no_=turn_no, reply=json.dumps(reply))
-    t.wake(("turn", subject), ("session", subject))
+    t.wake(("turn", subject))
     return changed == 1
 
 

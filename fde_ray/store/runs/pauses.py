@@ -25,7 +25,6 @@ _ADD_CLOSED = keeping(schema.pauses, "subject", "opened_at", "cause", "closed_at
 _CLOSE = updating(
     schema.pauses, _P.subject == b("subject_"), _P.closed_at.is_(None), columns=("closed_at",)
 )
-_CLOSE_ALL = updating(schema.pauses, _P.closed_at.is_(None), columns=("closed_at",))
 _PAUSES = Statement(
     select(_P.cause, _P.opened_at, _P.closed_at)
     .where(_P.subject == b("subject_"))
@@ -69,33 +68,12 @@ class Pauses:
         now = self._clock.now() if at is None else at
         return await self._db.write(lambda t: t.run(_CLOSE, subject_=subject, closed_at=now)) > 0
 
-    async def close_pauses(self) -> int:
-        """Close every open interval now: what a plane that died had opened."""
-        now = self._clock.now()
-        return await self._db.write(lambda t: t.run(_CLOSE_ALL, closed_at=now))
-
     async def pauses(self, subject: str) -> list[Pause]:
         rows = await self._db.read(lambda t: t.all(_PAUSES, subject_=subject))
         return [
             Pause(cause=PauseCause(cause), opened_at=opened, closed_at=closed)
             for cause, opened, closed in rows
         ]
-
-    async def heartbeat(
-        self, subject: str, at: float, cpu_s: float | None, rss_bytes: int | None
-    ) -> None:
-        """Keep one heartbeat; `beat` keeps many at once."""
-        row = _heartbeat(Heartbeat(subject, at, cpu_s, rss_bytes))
-        await self._db.write(lambda t: t.run(_HEARTBEAT, **row))
-
-    async def record_outage(self, opened_at: float, closed_at: float) -> tuple[str, ...]:
-        """Write a pause (outage) for every session whose agent was at work; returns them."""
-        return await self._db.write(lambda t: _paused(t, opened_at, closed_at))
-
-    async def touch_liveness(self, replica: str, at: float | None = None) -> float | None:
-        """Write that the replica lives; return when any replica last did."""
-        now = self._clock.now() if at is None else at
-        return await self._db.write(lambda t: _touched(t, replica, now))
 
     async def beat(
         self, replica: str, heartbeats: Iterable[Heartbeat] = (), gap: timedelta = GAP
@@ -109,7 +87,8 @@ class Pauses:
         batch = [_heartbeat(h) for h in heartbeats]
 
         def change(t: Transaction) -> Gap | None:
-            heard = _touched(t, replica, now)
+            heard: float | None = t.one(_HEARD)[0]
+            t.run(_BEAT, replica=replica, at=now)
             if batch:
                 t.run_many(_HEARTBEAT, batch)
             if heard is None or now - heard <= gap.total_seconds():
@@ -126,12 +105,6 @@ def _heartbeat(heard: Heartbeat) -> dict[str, Any]:
         "cpu_s": heard.cpu_s,
         "rss_bytes": heard.rss_bytes,
     }
-
-
-def _touched(t: Transaction, replica: str, now: float) -> float | None:
-    heard: float | None = t.one(_HEARD)[0]
-    t.run(_BEAT, replica=replica, at=now)
-    return heard
 
 
 def _paused(t: Transaction, opened_at: float, closed_at: float) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from typing import Any, Literal, NamedTuple, Self
 
-from fde_ray.model.dialogue import AgentTurn, Replied
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.session import AgentExit, Commit, SessionInputs
 from fde_ray.model.states import GradeState, Phase, SolveEnd
@@ -240,17 +239,6 @@ class RunTask(NamedTuple):
 
     run: RunRow
     plan: RunPlan
-
-
-class TurnState(NamedTuple):
-    """One turn, and the latest one, of a session."""
-
-    turn: AgentTurn | None
-    """None = the turn was never posted."""
-    reply: Replied | None
-    last_turn_no: int
-    """0 = no turn was posted."""
-    last_replied: bool
 
 
 class TurnRow(NamedTuple):

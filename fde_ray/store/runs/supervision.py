@@ -209,7 +209,7 @@ class Supervision:
         row = await self._db.read(query)
         if row is None:
             raise RowMissing(f"there is no run {run_id[:64]} with this grade")
-        return RunPlan.model_validate_json(row[0])
+        return _plan(row[0])
 
     async def move_run(
         self, run_id: str, epoch: Epoch, expect: Phase, to: Phase, **changes: Any
@@ -359,5 +359,11 @@ def _check_names(changes: dict[str, Any], allowed: frozenset[str]) -> None:
         raise TypeError(f"cannot change {sorted(unknown)}; known: {sorted(allowed)}")
 
 
+@lru_cache(maxsize=1024)
+def _plan(text: str) -> RunPlan:
+    # Admission looks at the same queued runs again at every change of any run.
+    return RunPlan.model_validate_json(text)
+
+
 def _task(row: Any) -> RunTask:
-    return RunTask(RunRow.of(row[:-1]), RunPlan.model_validate_json(row[-1]))
+    return RunTask(RunRow.of(row[:-1]), _plan(row[-1]))

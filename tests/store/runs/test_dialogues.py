@@ -92,22 +92,6 @@ async def test_reply_after_the_time_limit_does_not_move_the_end(
     assert (await store.session(subject)).solve_end is SolveEnd.TIME_LIMIT
 
 
-async def test_state_of_a_turn_is_read_in_one_call(store: RunStore, subject: str) -> None:
-    assert await store.turn_state(subject, 1) == (None, None, 0, False)
-    await store.record_turn(subject, make_turn(), "h")
-    state = await store.turn_state(subject, 1)
-    assert (state.turn, state.reply, state.last_turn_no, state.last_replied) == (
-        make_turn(),
-        None,
-        1,
-        False,
-    )
-    reply = make_replied(2, end=None)
-    await store.append_event(subject, reply)
-    assert await store.turn_state(subject, 1) == (make_turn(), reply, 1, True)
-    assert await store.turn_state(subject, 2) == (None, None, 1, True)
-
-
 async def test_waiting_reader_is_woken_by_the_reply(store: RunStore, subject: str) -> None:
     await store.record_turn(subject, make_turn(), "h")
     with store.changed.watch(("turn", subject)) as event:

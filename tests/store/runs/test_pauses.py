@@ -32,15 +32,6 @@ async def test_pause_may_follow_another_at_the_same_instant(store: RunStore, sub
     ]
 
 
-async def test_pauses_of_a_dead_plane_are_closed_at_start_up(
-    store: RunStore, subject: str, clock: ManualClock
-) -> None:
-    await store.open_pause(subject, PauseCause.PROVIDER)
-    clock.at += 9
-    assert await store.close_pauses() == 1
-    assert (await store.pauses(subject))[0].closed_at == clock.at
-
-
 async def test_silence_pauses_every_agent_at_work_and_no_other(
     store: RunStore, epoch: Epoch, clock: ManualClock
 ) -> None:
@@ -67,17 +58,6 @@ async def test_silence_pauses_every_agent_at_work_and_no_other(
 
 
 async def test_beats_in_time_are_no_gap(store: RunStore, clock: ManualClock) -> None:
-    assert await store.touch_liveness("a") is None
     for _ in range(5):
         clock.at += 15
         assert await store.beat("a") is None
-    assert await store.touch_liveness("b", clock.at + 1) == clock.at
-
-
-async def test_recorded_outage_may_be_repeated(
-    store: RunStore, subject: str, clock: ManualClock
-) -> None:
-    await store.mark_agent_started(subject)
-    for _ in range(2):
-        assert await store.record_outage(clock.at, clock.at + 5) == (subject,)
-    assert len(await store.pauses(subject)) == 1

@@ -126,9 +126,3 @@ async def test_first_scored_output_is_kept(store: RunStore, subject: str) -> Non
     assert await store.set_first_score(subject, OTHER)
     assert not await store.set_first_score(subject, "c" * 64)
     assert (await store.session(subject)).first_score_sha == OTHER
-
-
-async def test_heartbeat_is_kept(store: RunStore, subject: str) -> None:
-    await store.heartbeat(subject, 5.0, 1.5, 1 << 33)
-    row = await store.session(subject)
-    assert (row.heartbeat_at, row.cpu_s, row.rss_bytes) == (5.0, 1.5, 1 << 33)
