@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fde_ray.protocol.anchors import customer_knowledge
@@ -11,8 +11,11 @@ from .offline_text import content_words, rarity, sentences
 
 MARK = "[offline] "
 NOTHING_KNOWN = "Do what is usual and sensible in a business like ours."
-LEAST_SHARE = 0.34
-"""Of the weight of the question's known words, so much must be in a sentence."""
+LEAST_SHARE = 0.3
+"""Of the weight of the question's words, so much must be in a sentence."""
+LEAST_SHARED = 2
+LONG_SENTENCE = 0.15
+"""How much a long sentence loses against a short one that says the same words."""
 SECOND_SHARE = 0.9
 """A second sentence is added when it matches nearly as well as the best."""
 UNKNOWN_WEIGHT = 0.5
@@ -46,9 +49,11 @@ def best_sentences(question: str, information: str) -> tuple[str, ...]:
     whole = sum(weights.get(word, UNKNOWN_WEIGHT) for word in asked)
     if not whole:
         return ()
+    needed = min(LEAST_SHARED, len(asked))
     matches = sorted(
         _Match(-_score(asked, words[place], weights) / whole, place, text)
         for place, text in enumerate(known)
+        if len(asked & words[place]) >= needed
     )
     good = [m for m in matches[:2] if -m.score >= LEAST_SHARE]
     if len(good) == 2 and -good[1].score < SECOND_SHARE * -good[0].score:
@@ -56,5 +61,7 @@ def best_sentences(question: str, information: str) -> tuple[str, ...]:
     return tuple(m.text for m in sorted(good, key=lambda m: m.place))
 
 
-def _score(asked: frozenset[str], sentence: frozenset[str], weights: Any) -> float:
-    return float(sum(weights[word] for word in asked & sentence))
+def _score(asked: frozenset[str], sentence: frozenset[str], weights: Mapping[str, float]) -> float:
+    shared = sum(weights[word] for word in asked & sentence)
+    share_of_sentence = shared / sum(weights[word] for word in sentence)
+    return shared * (1 - LONG_SENTENCE * (1 - share_of_sentence))

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 END_OF_SCRIPT = "FDE_RAY_MAPPING_ENDS"
 DONE = "[offline] The deliverable is mapped by the schema's declared names; see _result.json."
-_SCHEMA = re.compile(r"```json\n(\{.*?\n?\})\n```", re.DOTALL)
 _ROW = r"^\|\s*{name}\s*\|\s*`([^`\n]+)`"
-_TITLE = "## Target schema"
+_TITLE, _FENCE = "## Target schema", "```json\n"
 
 
 class Task(NamedTuple):
@@ -27,17 +26,21 @@ class Task(NamedTuple):
 
 def extraction_task(prompt: str) -> Task | None:
     """Return what an extractor's prompt asks for; None when it is no such prompt."""
-    _, found, rest = prompt.partition(_TITLE)
-    match = _SCHEMA.search(rest) if found else None
+    schema = _schema_in(prompt.partition(_TITLE)[2].partition(_FENCE)[2])
     workspace = _path(prompt, "workspace of the agent")
     data_dir, output_dir = _path(prompt, "data of the case"), _path(prompt, "output directory")
-    if match is None or workspace is None or data_dir is None or output_dir is None:
+    if schema is None or workspace is None or data_dir is None or output_dir is None:
         return None
+    return Task(schema, workspace, data_dir, output_dir)
+
+
+def _schema_in(text: str) -> dict[str, Any] | None:
+    """Return the JSON object that `text` begins with, up to the closing fence."""
     try:
-        schema = json.loads(match[1])
-    except ValueError:
+        schema, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
         return None
-    return Task(schema, workspace, data_dir, output_dir) if isinstance(schema, dict) else None
+    return schema if isinstance(schema, dict) and text[end:].startswith("\n```") else None
 
 
 def extractor_message(task: Task, messages: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-_WORD = re.compile(r"[a-z0-9]+(?:[.'][a-z0-9]+)*")
+_WORD = re.compile(r"[A-Za-z0-9]+(?:[.'][A-Za-z0-9]+)*")
+_LETTER_NAMES = frozenset("BCDEFGHJKLMNOPQRSTUVWXYZ")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9\"'`*(])")
 _BULLET = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+")
 
@@ -58,10 +59,21 @@ _DROPPED = frozenset(stem(w) for w in FUNCTION_WORDS | GENERIC_WORDS) | FUNCTION
 
 
 def content_words(text: str) -> tuple[str, ...]:
-    """Return the stems of the words that carry content, in order, with repeats."""
-    words = _WORD.findall(text.lower().replace("_", " ").replace("-", " "))
-    stems = (stem(word.partition("'")[0]) for word in words if word not in _DROPPED)
-    return tuple(one for one in stems if one not in _DROPPED and (len(one) > 1 or one.isdigit()))
+    """Return the stems of the words that carry content, in order, with repeats.
+
+    A capital that stands alone is a name (`finish E`) and kept.
+    """
+    found = (_content(word) for word in _WORD.findall(text.replace("_", " ").replace("-", " ")))
+    return tuple(one for one in found if one)
+
+
+def _content(word: str) -> str:
+    """Return the stem, or "" for a word without content."""
+    if len(word) == 1:
+        return word.lower() if word.isdigit() or word in _LETTER_NAMES else ""
+    plain = word.lower().partition("'")[0]
+    root = "" if plain in _DROPPED else stem(plain)
+    return "" if root in _DROPPED else root
 
 
 def sentences(text: str) -> tuple[str, ...]:
