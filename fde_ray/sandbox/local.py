@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,9 @@ class LocalSandbox:
         base = base_runtime(self._home, self._agent_env())
         runtime, version = find_runtime(self._profile.runtime, base, unsafe=self._unsafe)
         cgroup = find_cgroups()
+        if runtime.name == "gvisor":
+            # Its own kernel is a process of some hundred threads in the same group.
+            cgroup = replace(cgroup, extra_processes=512, extra_bytes=256 << 20)
         facts = SandboxFacts.model_validate(
             {
                 "runtime": runtime.name,
@@ -186,7 +190,7 @@ def _config(
         "dir": str(folder),
         "pyz": str(pyz),
         "runtime": runtime.jsonable(),
-        "cgroup": {"version": cgroup.version, "parents": cgroup.parents},
+        "cgroup": asdict(cgroup),
     }
 
 

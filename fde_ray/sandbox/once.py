@@ -14,7 +14,7 @@ from typing import Literal
 
 from fde_ray.model.errors import SandboxError
 from fde_ray.model.failures import FailureKind
-from fde_ray.shim.boxes import Bind, Box, Runtime, base_env, bubblewrap_argv, gvisor_spec
+from fde_ray.shim.boxes import Bind, Box, Runtime, base_env, bubblewrap_argv, gvisor_bundle
 from fde_ray.shim.inputs import CgroupSite, Limits
 from fde_ray.shim.limits import Cgroups, processes_below, usage_below
 
@@ -64,12 +64,7 @@ def _argv(runtime: Runtime, once: Once, scratch: Path) -> list[str]:
 
 
 def _bundle(runtime: Runtime, box: Box, scratch: Path) -> list[str]:
-    import json  # noqa: PLC0415
-
-    root = scratch / "rootfs"
-    root.mkdir()
-    spec = gvisor_spec(runtime, box, str(root))
-    (scratch / "config.json").write_text(json.dumps(spec), encoding="utf-8")
+    gvisor_bundle(runtime, box, str(scratch))
     argv = [runtime.program, f"--root={scratch}/state", *runtime.flags]
     return [*argv, "run", f"--bundle={scratch}", "once"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fde_ray.model.errors import UserError, shortened
-from fde_ray.shim.boxes import Box, Runtime, bubblewrap_argv, gvisor_spec
+from fde_ray.shim.boxes import Box, Runtime, bubblewrap_argv, gvisor_bundle
 
 INSTALL = "no sandbox works on this machine; install one with: sudo apt-get install -y bubblewrap"
 TIMEOUT_S = 30
@@ -129,20 +129,16 @@ def probe_gvisor(base: Runtime) -> tuple[Runtime, str] | str:
 
 def _gvisor_problem(runtime: Runtime) -> str:
     with tempfile.TemporaryDirectory(prefix="fde-probe-") as folder:
-        root = os.path.join(folder, "rootfs")
-        os.mkdir(root)
-        box = Box((runtime.python, "-I", "-S", "-c", _SCRIPT))
-        spec = gvisor_spec(runtime, box, root)
-        Path(folder, "config.json").write_text(json.dumps(spec), encoding="utf-8")
+        gvisor_bundle(runtime, Box((runtime.python, "-I", "-S", "-c", _SCRIPT)), folder)
         argv = [runtime.program, f"--root={folder}/state", *runtime.flags]
         return _problem(
             [*argv, "run", f"--bundle={folder}", "probe"],
             {"pid": 1, "root_is_locked": True},
-            kernel="gVisor",
+            has_own_kernel=True,
         )
 
 
-def _problem(argv: list[str], facts: dict[str, Any], kernel: str = "") -> str:
+def _problem(argv: list[str], facts: dict[str, Any], *, has_own_kernel: bool = False) -> str:
     """Return '' if the script ran and saw an isolated machine, else why it counts as failed."""
     try:
         done = subprocess.run(
@@ -164,7 +160,7 @@ def _problem(argv: list[str], facts: dict[str, Any], kernel: str = "") -> str:
     wrong = {name: seen.get(name) for name in facts if seen.get(name) != facts[name]}
     if "FDE_CANARY" in seen.get("env", []):
         wrong["env"] = "not empty"
-    if kernel and kernel not in seen.get("kernel", ""):
+    if has_own_kernel and seen.get("kernel") == Path("/proc/version").read_text(encoding="ascii"):
         wrong["kernel"] = "the host's"
     return f"it ran, but inside {wrong}" if wrong else ""
 

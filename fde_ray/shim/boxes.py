@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -141,8 +142,19 @@ def bubblewrap_argv(runtime: Runtime, box: Box) -> list[str]:
     return [*argv, "--", *box.argv]
 
 
+def gvisor_bundle(runtime: Runtime, box: Box, folder: str) -> None:
+    """Write an OCI bundle: config.json and the read-only root."""
+    root = os.path.join(folder, "rootfs")
+    os.makedirs(root, exist_ok=True)
+    for target, link in usr_links():
+        if not os.path.lexists(root + link):
+            os.symlink(target, root + link)
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(gvisor_spec(runtime, box, root), file)
+
+
 def gvisor_spec(runtime: Runtime, box: Box, root: str) -> dict[str, Any]:
-    """Return the OCI bundle's config. root: an empty host folder for the read-only root."""
+    """Return the config of an OCI bundle. root: host folder of the read-only root."""
     binds = [*shared_binds(runtime), *split_usr(), *box.binds]
     size = f"size={box.scratch_bytes}"
     mounts: list[dict[str, Any]] = [

@@ -21,6 +21,9 @@ class CgroupSite:
 
     version: int = 0
     parents: dict[str, str] = field(default_factory=dict)
+    extra_processes: int = 0
+    extra_bytes: int = 0
+    """What the runtime itself takes, on top of the session's limits."""
 
 
 @dataclass(frozen=True)

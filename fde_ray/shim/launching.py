@@ -10,11 +10,12 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from .boxes import PYZ_AT, RUN_AT, Bind, Box, Runtime, bubblewrap_argv, gvisor_spec
+from .boxes import PYZ_AT, RUN_AT, Bind, Box, Runtime, bubblewrap_argv, gvisor_bundle
 from .inputs import Config, Inputs
 from .limits import Cgroups, processes_below
 from .staging import Staging
@@ -22,6 +23,7 @@ from .wire import listen_unix
 
 CONNECT_TIMEOUT_S = 60.0
 LINE_LIMIT = 8 << 20
+OUTPUT_KEPT = 2000
 
 
 class NotStarted(Exception):
@@ -86,9 +88,9 @@ class Launched:
             select.select([self._runner], [], [], 30.0)
             os.close(self._runner)
             self._runner = None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(2.0)
         self.on_kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5.0)
         self._process.kill()
         code = self._process.wait()
         with contextlib.suppress(OSError):
@@ -106,20 +108,19 @@ def launch(config: Config, inputs: Inputs, staging: Staging, cgroups: Cgroups) -
     listener = listen_unix(socket_path, backlog=1)
     os.chmod(socket_path, 0o666)  # noqa: S103  (the agent may have another uid)
     argv, cwd = _command(config, inputs, staging)
-    log_path = os.path.join(config.dir, "sandbox.log")
     try:
-        with open(log_path, "wb") as log:
-            process = subprocess.Popen(
-                cgroups.enter_argv(argv),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-                cwd=cwd,
-                start_new_session=True,
-            )
+        process = subprocess.Popen(
+            cgroups.enter_argv(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+            cwd=cwd,
+            start_new_session=True,
+        )
+        output = _Output(process)
         try:
-            control = _accept(listener, process, log_path)
+            control = _accept(listener, process, output)
         except BaseException:
             process.kill()
             process.wait()
@@ -141,8 +142,31 @@ def _launched(config: Config, process: subprocess.Popen[bytes], control: socket.
     return launched
 
 
+class _Output(threading.Thread):
+    """Drains what the sandbox prints, keeping its beginning.
+
+    A pipe, since an open log file could be opened again from inside, through /proc/1/fd.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        super().__init__(name="output", daemon=True)
+        assert process.stdout is not None
+        self._fd = process.stdout.fileno()
+        self._kept = b""
+        self.start()
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := os.read(self._fd, 65536):
+                self._kept += data[: OUTPUT_KEPT - len(self._kept)]
+
+    def text(self) -> str:
+        self.join(1.0)
+        return self._kept.decode("utf-8", "replace").strip()
+
+
 def _accept(
-    listener: socket.socket, process: subprocess.Popen[bytes], log_path: str
+    listener: socket.socket, process: subprocess.Popen[bytes], output: _Output
 ) -> socket.socket:
     end = time.monotonic() + CONNECT_TIMEOUT_S
     listener.settimeout(0.05)
@@ -155,9 +179,7 @@ def _accept(
             continue
         control.settimeout(None)
         return control
-    with open(log_path, "rb") as file:
-        said = file.read(2000).decode("utf-8", "replace").strip()
-    raise NotStarted(said or f"the runner did not connect (exit code {process.poll()})")
+    raise NotStarted(output.text() or f"the runner did not connect (exit code {process.poll()})")
 
 
 def _peer_pid(control: socket.socket) -> int:
@@ -184,10 +206,7 @@ def _command(config: Config, inputs: Inputs, staging: Staging) -> tuple[list[str
 
 def _bundle_command(config: Config, runtime: Runtime, box: Box) -> list[str]:
     bundle = os.path.join(config.dir, "bundle")
-    root = os.path.join(bundle, "rootfs")
-    os.makedirs(root, exist_ok=True)
-    with open(os.path.join(bundle, "config.json"), "w", encoding="utf-8") as file:
-        json.dump(gvisor_spec(runtime, box, root), file)
+    gvisor_bundle(runtime, box, bundle)
     return [*_runsc(config), "run", f"--bundle={bundle}", _container(config)]
 
 
@@ -201,9 +220,10 @@ def _container(config: Config) -> str:
 
 
 def _delete_container(config: Config) -> None:
-    for verb in (["kill", "--all"], ["delete", "--force"]):
+    name = _container(config)
+    for words in (["kill", "--all", name, "KILL"], ["delete", "--force", name]):
         subprocess.run(
-            [*_runsc(config), verb[0], *verb[1:], _container(config)],
+            [*_runsc(config), *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -56,6 +56,7 @@ class Cgroups:
 
     def __init__(self, site: CgroupSite, name: str, limits: Limits) -> None:
         self._version = site.version
+        self._site = site
         self._dirs = {c: os.path.join(parent, name) for c, parent in site.parents.items()}
         for folder in dict.fromkeys(self._dirs.values()):
             os.makedirs(folder, exist_ok=True)
@@ -66,7 +67,8 @@ class Cgroups:
 
     def _settings(self, limits: Limits) -> list[tuple[str, str, str]]:
         quota = str(int(limits.cpu * 100_000))
-        memory, processes = str(limits.memory_bytes), str(limits.processes)
+        memory = str(limits.memory_bytes + self._site.extra_bytes)
+        processes = str(limits.processes + self._site.extra_processes)
         if self._version == 2:
             return [
                 ("memory", "memory.max", memory),

@@ -69,8 +69,6 @@ class Shim:
             finally:
                 code = launched.kill()
                 self._journal.event("sandbox_dead", exit_code=code)
-                relay.shutdown()
-                relay.server_close()
             if not self._abandoned:
                 self._collect(inputs, snapshots)
         finally:
@@ -341,7 +339,11 @@ def _exit_of(letter: Letter, oom_kills: int) -> dict[str, Any] | None:
     """Return the AgentExit that a letter stands for; None when the plane knows already."""
     if letter.kind == "stop":
         reason = str(letter.fields["reason"])
-        kinds = {"agent_resource": "agent_resource", "own_time_limit": "time_limit"}
+        kinds = {
+            "agent_resource": "agent_resource",
+            "own_time_limit": "time_limit",
+            "turn_refused": "agent_error",
+        }
         kind = kinds.get(reason)
         detail = str(letter.fields.get("detail", ""))
         return (kind and {"kind": kind, "detail": detail[:500], "exit_code": None}) or None

@@ -92,7 +92,12 @@ class Snapshots:
             with self._plane.exchange("PUT", path, data, content_type=kind, timeout=120.0) as reply:
                 reply.read()
 
-        insist(put, over, patience_s)
+        try:
+            insist(put, over, patience_s)
+        except Refused as error:
+            if error.code == "archive_too_large":
+                raise OverCap(error.reason) from error
+            raise
 
     def _commit(self, body: dict[str, Any], over: threading.Event, patience_s: float) -> None:
         insist(

@@ -13,9 +13,8 @@ from fde_ray.model.profile import SandboxProfile
 from fde_ray.model.session import SessionLimits
 from fde_ray.sandbox.local import LocalSandbox
 from fde_ray.sandbox.records import Handle, SessionStart
-from tests.sandbox.fake_plane import LIMITS, FakePlane
+from tests.sandbox.fake_plane import LIMITS, SECRET, FakePlane
 
-SECRET = "s3cret-canary"
 Play = Callable[[FakePlane], Awaitable[Handle]]
 
 

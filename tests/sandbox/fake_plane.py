@@ -18,6 +18,7 @@ from socketserver import ThreadingMixIn, UnixStreamServer
 from typing import Any
 
 MIB = 1 << 20
+SECRET = "s3cret-canary"
 LIMITS: dict[str, Any] = {
     "time_s": 60.0,
     "cpu": 2.0,
@@ -178,7 +179,7 @@ class FakePlane:
         route = path.partition("?")[0]
         if route == "/v1/token":
             request = json.loads(body)
-            if request["secret"] != "s3cret-canary":
+            if request["secret"] != SECRET:
                 return refusal(401, "agent", "bad_secret")
             return self._token(request["scope"])
         token = headers.get("authorization", "").removeprefix("Bearer ")
