@@ -109,8 +109,10 @@ def read_json(path: Path) -> Any:
         )
     except json.JSONDecodeError as error:
         raise CaseError(path, f"line {error.lineno}: {error.msg}") from error
-    except (ValueError, RecursionError) as error:
-        raise CaseError(path, _first_line(error) or "is nested too deeply") from error
+    except RecursionError as error:
+        raise CaseError(path, "is nested too deeply") from error
+    except ValueError as error:
+        raise CaseError(path, _first_line(error)) from error
 
 
 def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -140,8 +142,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise CaseError(path, _first_line(error)) from error
-    except (ValueError, RecursionError) as error:
-        raise CaseError(path, _first_line(error) or "is nested too deeply") from error
+    except RecursionError as error:
+        raise CaseError(path, "is nested too deeply") from error
+    except ValueError as error:
+        raise CaseError(path, _first_line(error)) from error
 
 
 def as_record(kind: type[R], value: object, path: Path, place: str = "") -> R:

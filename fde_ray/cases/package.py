@@ -185,5 +185,7 @@ def _check_mutants(root: Path, names: list[str]) -> None:
         if name.startswith("sealed/mutants/"):
             try:
                 read_mutant(read_text(root / name), Path(name).stem)
-            except (ValueError, RecursionError) as error:
-                raise CaseError(root / name, str(error) or "is nested too deeply") from error
+            except RecursionError as error:
+                raise CaseError(root / name, "is nested too deeply") from error
+            except ValueError as error:
+                raise CaseError(root / name, str(error)) from error

@@ -43,7 +43,7 @@ def rules_have_mutants(bench: Bench) -> RuleResult:
         run = bench.run_mutant(mutant)
         if run.codes != tuple(sorted(mutant.codes)) or run.valid != (not mutant.codes):
             faults.append(f"{mutant.name}: raises {list(run.codes)}, not {list(mutant.codes)}")
-    share, reason = branch_coverage(bench)
+    share, reason = (None, "") if faults else branch_coverage(bench)
     if share is not None and share < MIN_COVERAGE:
         faults.append(f"branch coverage {share:.3f} < {MIN_COVERAGE}")
     measured = {"mutants": float(len(bench.mutants))}
