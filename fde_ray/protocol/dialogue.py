@@ -46,8 +46,8 @@ class DialogueConfig(Record):
 
     has_questions: bool
     channel: Channel
-    max_rounds: int = 30
-    max_pushes: int = 3
+    max_rounds: int
+    max_pushes: int
     marker: str
     continuation: str
     exhausted_text: str

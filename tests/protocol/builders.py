@@ -37,16 +37,10 @@ def make_config(
     channel: Channel = Channel.TEXT,
     *,
     has_questions: bool = True,
-    max_rounds: int = 30,
-    max_pushes: int = 3,
+    **limits: int,
 ) -> DialogueConfig:
-    return DialogueConfig.of(
-        PACK,
-        has_questions=has_questions,
-        channel=channel,
-        max_rounds=max_rounds,
-        max_pushes=max_pushes,
-    )
+    """limits: max_rounds and max_pushes where they differ from the paper's."""
+    return DialogueConfig.of(PACK, has_questions=has_questions, channel=channel, **limits)
 
 
 def asking(*questions: str) -> str:

@@ -36,6 +36,7 @@ def test_rule_02_without_a_channel_text_reaches_neither_detector_nor_customer(te
     assert talk.says(text).action == "push"
     assert talk.says(text, delivered=True).solve_end is SolveEnd.SUBMITTED
     assert (talk.asked, talk.detected, talk.state.units) == ([], [], ())
+    assert talk.state.refused == ()
 
 
 def test_rule_02_without_a_channel_a_native_request_gets_the_exhausted_message() -> None:
