@@ -27,19 +27,17 @@ def bench(request: pytest.FixtureRequest) -> Bench:
     return Bench(load_case(request.param))
 
 
+def _left_out(folder: str, names: list[str]) -> list[str]:
+    kept = {"probes": ["literal"], "mutants": ["coil_set_missing.json"], "calibration": []}
+    wanted = kept.get(Path(folder).name, names)
+    return [name for name in names if name not in wanted or name == "__pycache__"]
+
+
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A loadable copy of case 017 with few probes."""
+    """A loadable copy of case 017 with one probe and one mutant."""
     root = tmp_path / ROLLING.name
-    shutil.copytree(
-        ROLLING,
-        root,
-        ignore=lambda folder, names: [
-            name
-            for name in names
-            if name == "__pycache__" or (Path(folder).name == "probes" and name != "literal")
-        ],
-    )
+    shutil.copytree(ROLLING, root, ignore=_left_out)
     write_manifest(root)
     return root
 

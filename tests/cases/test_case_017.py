@@ -36,7 +36,7 @@ def test_the_shared_block_is_current() -> None:
     assert is_current(ROOT / "sealed" / "evaluator.py")
 
 
-HOSTILE = {
+HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "header only": (HEADER + "\n", "coil_set"),
     "nan": (with_row(4, cells(4, length_m="nan")), "format.number"),
     "infinite place": (with_row(4, cells(4, position="inf")), "format.number"),
