@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import stat
 import uuid
@@ -135,22 +136,20 @@ def _disk(key: str) -> Iterator[None]:
 def _created(path: Path, key: str, data: bytes, *, fsync: bool) -> bool:
     temporary = path.parent / f"{TEMPORARY}{uuid.uuid4().hex}"
     try:
-        with _parent_made(path):
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        descriptor = _new_file(temporary)
         try:
             _write_all(descriptor, data)
             if fsync:
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            if path.is_dir():
-                raise StoreError(f"object {key}: longer keys begin with this key") from None
-            return False
+        os.link(temporary, path)
         if fsync:
             _sync_folder(path.parent)
+    except FileExistsError:
+        if not path.is_dir():
+            return False
+        raise StoreError(f"object {key}: longer keys begin with this key") from None
     except OSError as error:
         raise StoreError(f"object {key}: {error.strerror or error}") from error
     else:
@@ -160,10 +159,20 @@ def _created(path: Path, key: str, data: bytes, *, fsync: bool) -> bool:
             temporary.unlink()
 
 
-@contextmanager
-def _parent_made(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    yield
+def _new_file(path: Path) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o644)
+    except FileNotFoundError:
+        _make_folder(path.parent)
+        return os.open(path, flags, 0o644)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, "a shorter key is an object") from error
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

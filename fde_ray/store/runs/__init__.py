@@ -1,7 +1,8 @@
 """The run store: SQL rows that say where every run is; all a supervisor needs after a restart.
 
-`store.RunStore` is the façade; `sweeps` and `supervision` serve people and supervisors, `sessions`,
-`dialogues` and `pauses` the plane, `calls` the ledger; `leases` is the fence between drivers.
+`store.RunStore` is the façade; `sweeps` serves people, `admission` and `supervision` the engine,
+`sessions`, `dialogues` and `pauses` the plane, `calls` the ledger; `leases` is the fence between
+drivers.
 `dialect` holds all that is SQLite, `database` the one thread that talks to it.
 """
 

@@ -180,8 +180,7 @@ class Database:
             result = change(transaction)
             connection.execute("COMMIT")
         except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+            dialect.roll_back(connection)
             raise
         return result, transaction.topics
 

@@ -16,7 +16,7 @@ from fde_ray.model.errors import FdeRayError, StoreError, UserError
 
 DIALECT = SQLiteDialect_pysqlite()
 DRIVER_ERROR = sqlite3.Error
-BEGIN_READ, BEGIN_WRITE = "BEGIN", "BEGIN IMMEDIATE"
+BEGIN_WRITE = "BEGIN IMMEDIATE"
 
 _PRAGMAS = (
     "PRAGMA journal_mode=WAL",
@@ -43,6 +43,12 @@ def connect(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def roll_back(connection: Any) -> None:
+    # A full disk or a damaged file may have ended the transaction already.
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
 
 
 def has_tables(connection: Any) -> bool:

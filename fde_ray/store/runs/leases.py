@@ -117,6 +117,15 @@ class Leases:
         epoch = await self._db.write(change)
         return Lease(holder, wanted, epoch, now + ttl.total_seconds())
 
+    async def lease_holder(self) -> LeaseOwner | None:
+        """Return a living process that holds shards; None = nobody supervises now."""
+        now = self._clock.now()
+        rows = await self._db.read(lambda t: t.all(_HOLDERS, first=0, last=SHARDS - 1, now=now))
+        for name, host, pid, started, _ in rows:
+            if host != self._host or self._started(pid) == started:
+                return LeaseOwner(name, host, pid, started)
+        return None
+
     async def renew_lease(self, lease: Lease, ttl: timedelta = timedelta(seconds=60)) -> Lease:
         """Superseded when one of its shards has gone to another owner."""
         until = self._clock.now() + ttl.total_seconds()

