@@ -122,8 +122,8 @@ class Transaction:
         if self.run(statement, **values) != 1:
             raise Superseded(what)
 
-    def has_tables(self) -> bool:
-        return dialect.has_tables(self._connection)
+    def table_names(self) -> frozenset[str]:
+        return dialect.table_names(self._connection)
 
     def raw(self, sql: str) -> None:
         self._execute(sql)

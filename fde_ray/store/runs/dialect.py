@@ -51,9 +51,9 @@ def roll_back(connection: Any) -> None:
         connection.execute("ROLLBACK")
 
 
-def has_tables(connection: Any) -> bool:
-    row = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'meta'").fetchone()
-    return bool(row[0])
+def table_names(connection: Any) -> frozenset[str]:
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    return frozenset(row[0] for row in rows)
 
 
 def insert_or_keep(table: Table, columns: Sequence[str]) -> ClauseElement:

@@ -71,8 +71,13 @@ async def migrate(
 
 
 def _version(transaction: Transaction) -> int:
-    if not transaction.has_tables():
+    names = transaction.table_names()
+    if not names:
         return 0
+    if not names >= {"migrations", "meta", "shards"}:
+        raise UserError(
+            "the database holds tables of another program; choose another home for the run store."
+        )
     row = transaction.one(_VERSION)
     return int(row[0] or 0)
 

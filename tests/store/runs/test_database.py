@@ -91,6 +91,16 @@ async def test_file_that_is_no_database_is_refused_in_a_sentence(
     assert read(path) == content
 
 
+@pytest.mark.parametrize("table", ["meta", "other"])
+async def test_database_of_another_program_is_left_alone(tmp_path: Path, table: str) -> None:
+    path = tmp_path / "runs.db"
+    rows_of(path, f"CREATE TABLE {table} (x INTEGER)")
+    with pytest.raises(UserError, match="another program"):
+        async with RunStore(path):
+            pass
+    assert rows_of(path, "SELECT name FROM sqlite_master") == [(table,)]
+
+
 async def test_damaged_store_is_told_from_a_sound_one(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     async with RunStore(path) as store:
