@@ -40,6 +40,7 @@ _REQUIRED = (
     "sealed/points.json",
     *(f"sealed/{name}" for name in SCORING_FILES),
 )
+_PARTS = ("case.toml", "instruction.md", "data", "sealed")
 _ROOT_FILES = {"case.toml", "instruction.md", "MANIFEST.sha256"}
 _ROOT_FOLDERS = {"data", "sealed", "authoring", "environment"}
 _SEALED_FILES = {"information.md", "gt.json", "points.json", *SCORING_FILES}
@@ -64,7 +65,7 @@ def load_cases(root: Path) -> Cases:
         raise CaseError(root, "is no folder of case packages")
     found: dict[str, Case] = {}
     for folder in sorted(root.iterdir()):
-        if not folder.name[:3].isdigit() or not (folder / "case.toml").exists():
+        if not folder.name[:3].isdigit() or not any((folder / part).exists() for part in _PARTS):
             continue
         case = load_case(folder)
         if case.case_id in found:

@@ -1,10 +1,12 @@
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fde_ray.cases.authoring.writers import write_manifest
 from fde_ray.cases.foreign import MAX_TEXT_BYTES
 from fde_ray.cases.package import load_case, load_cases
 from fde_ray.cases.records import Case, ContentDomain, IssueType
@@ -57,6 +59,28 @@ def test_an_unknown_case_names_the_known_ones() -> None:
 
 def test_a_folder_without_cases_gives_none(tmp_path: Path) -> None:
     assert load_cases(tmp_path) == {}
+
+
+def test_a_leftover_folder_is_passed_over_but_half_a_case_is_not(tmp_path: Path) -> None:
+    (tmp_path / "017_gone" / "authoring" / "__pycache__").mkdir(parents=True)
+    assert load_cases(tmp_path) == {}
+    (tmp_path / "018_half" / "data").mkdir(parents=True)
+    with pytest.raises(CaseError, match=r"case\.toml: is missing"):
+        load_cases(tmp_path)
+
+
+def test_two_folders_may_not_hold_one_case(copy: Path) -> None:
+    text = (copy / "case.toml").read_text(encoding="utf-8")
+    twin = copy.with_name("017_other")
+    shutil.copytree(copy, twin)
+    (twin / "case.toml").write_text(text.replace(copy.name[4:], "other"), encoding="utf-8")
+    write_manifest(twin)
+    with pytest.raises(CaseError, match="case 017 exists twice"):
+        load_cases(copy.parent)
+
+
+def test_a_huge_data_file_is_refused(spoil: Spoil) -> None:
+    assert "huge.csv: is larger than" in refused(spoil("data/huge.csv", b"x" * (9 << 20)))
 
 
 def test_a_missing_folder_of_cases_is_an_error(tmp_path: Path) -> None:
