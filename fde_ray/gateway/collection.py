@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 
 from fde_ray.model.base import canonical_json, sha256_hex
@@ -17,7 +18,6 @@ MAX_PART_BYTES = 16 * 2**20
 MAX_EVENTS_BYTES = 8 * 2**20
 MAX_PARTS = 100_000
 MAX_EVENT_FILES = 100_000
-MANIFEST = "manifest.json"
 
 
 class Collection:
@@ -29,6 +29,9 @@ class Collection:
     ) -> None:
         if session.committed:
             raise _conflict("committed", "the session has committed its final snapshot")
+        if not _SNAPSHOT.fullmatch(snapshot):
+            reason = "a snapshot's name has 1 to 40 of a-z, 0-9 and -"
+            raise Refusal(400, Fault.AGENT, reason, code="bad_request")
         if not data or len(data) > MAX_PART_BYTES or seq >= MAX_PARTS:
             reason = f"a part has 1 to {MAX_PART_BYTES} bytes and a number below {MAX_PARTS}"
             raise Refusal(413, Fault.AGENT, reason, code="too_large")
@@ -64,15 +67,15 @@ class Collection:
         key = session.inputs.archives.get(name)
         if key is None:
             raise Refusal(404, Fault.AGENT, "no such archive", code="unknown_archive")
-        if not key.endswith(f"/{MANIFEST}"):
+        if not key.endswith(f"/{layout.MANIFEST}"):
             return self._objects.open_read(key)
         commit = Commit.model_validate_json(await self._objects.get(key))
         return self._joined(key, commit)
 
-    async def _joined(self, key: str, commit: Commit) -> AsyncIterator[bytes]:
+    async def _joined(self, tenant: str, subject: str, commit: Commit) -> AsyncIterator[bytes]:
         for part in commit.parts:
-            part_key = f"{key.removesuffix(MANIFEST)}parts/{part.seq:06d}-{part.sha256}"
-            async for chunk in self._objects.open_read(part_key):
+            key = layout.part_key(tenant, subject, commit.snapshot, part.seq, part.sha256)
+            async for chunk in self._objects.open_read(key):
                 yield chunk
 
     def _part_key(self, subject: str, snapshot: str, part: Part) -> str:

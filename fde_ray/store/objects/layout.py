@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+MANIFEST = "manifest.json"
 ArchiveKind = Literal["visible", "extract", "sealed"]
 
 
@@ -43,11 +44,16 @@ def calls_key(tenant: str, subject: str, replica: str, seq: int) -> str:
 
 
 def part_key(tenant: str, subject: str, snapshot: str, seq: int, sha256: str) -> str:
-    return f"{attempt_prefix(tenant, subject)}workspace/{snapshot}/parts/{seq:05d}-{sha256}"
+    return part_beside(manifest_key(tenant, subject, snapshot), seq, sha256)
+
+
+def part_beside(manifest: str, seq: int, sha256: str) -> str:
+    """Return the key of a part that the manifest under the key `manifest` names."""
+    return f"{manifest.removesuffix(MANIFEST)}parts/{seq:05d}-{sha256}"
 
 
 def manifest_key(tenant: str, subject: str, snapshot: str) -> str:
-    return f"{attempt_prefix(tenant, subject)}workspace/{snapshot}/manifest.json"
+    return f"{attempt_prefix(tenant, subject)}workspace/{snapshot}/{MANIFEST}"
 
 
 def grade_prefix(tenant: str, run: str, grade: str) -> str:

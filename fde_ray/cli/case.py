@@ -1,0 +1,139 @@
+"""`fde-ray case …`: list, show and check case packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .setting import JsonOption, ProfileOption
+
+if TYPE_CHECKING:
+    from fde_ray.cases.admission import RuleResult
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="List, show and check case packages.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command()
+def ls(profile: ProfileOption = None, json_: JsonOption = False) -> None:
+    """List the case packages.
+
+    Example: fde-ray case ls
+    """
+    from fde_ray.engine.runtime import cases_of
+
+    from .output import emit_json, table
+    from .setting import profile_from
+
+    cases = cases_of(profile_from(profile))
+    rows = [
+        {
+            "case": case.case_id,
+            "title": case.meta.title,
+            "family": case.meta.family,
+            "subtype": case.meta.subtype,
+            "direction": case.meta.direction,
+            "points": len(case.points),
+            "version": case.meta.version,
+        }
+        for case in cases.values()
+    ]
+    if json_:
+        emit_json(rows)
+    else:
+        table(list(rows[0]) if rows else ["case"], [[str(v) for v in r.values()] for r in rows])
+
+
+@app.command()
+def show(
+    case: Annotated[str, typer.Argument(help="Case id such as 017.")],
+    profile: ProfileOption = None,
+    sealed: Annotated[
+        bool, typer.Option("--sealed", help="Also show the hidden requirements.")
+    ] = False,
+    json_: JsonOption = False,
+) -> None:
+    """Show a case: the request, its data, its hashes; the hidden part only on demand.
+
+    Example: fde-ray case show 017
+    """
+    from fde_ray.cases.staging import data_files
+    from fde_ray.engine.runtime import cases_of
+
+    from .output import emit_json, safe, say
+    from .setting import profile_from
+
+    found = cases_of(profile_from(profile))[case]
+    shown: dict[str, Any] = {
+        "case": found.case_id,
+        "title": found.meta.title,
+        "version": found.meta.version,
+        "data": list(data_files(found)),
+        "visible_hash": found.visible_hash,
+        "scoring_hash": found.scoring_hash,
+        "instruction": found.instruction,
+    }
+    if sealed:
+        shown["points"] = [point.jsonable() for point in found.points]
+    if json_:
+        emit_json(shown)
+        return
+    for key, value in shown.items():
+        say(f"{key}: {safe(str(value), multiline=True)}")
+
+
+@app.command()
+def check(
+    case: Annotated[str, typer.Argument(help="Case id, or the folder of a package.")],
+    rule: Annotated[
+        list[str] | None, typer.Option("--rule", help="Only these rules, such as A6.")
+    ] = None,
+    profile: ProfileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Check whether a case has earned its place (rules A1 to A22).
+
+    Examples:
+
+      fde-ray case check 017
+
+      fde-ray case check path/to/042_my_case --rule A2 --rule A6
+    """
+    from fde_ray.cases.admission import RULES, check_case
+    from fde_ray.cases.package import load_case
+    from fde_ray.engine.runtime import cases_of
+    from fde_ray.llm.offline_matching import covers
+    from fde_ray.model.errors import UserError
+
+    from .output import emit_json, note
+    from .setting import profile_from
+
+    unknown = [one for one in rule or () if one not in RULES]
+    if unknown:
+        raise UserError(f"unknown rule {unknown[0]!r}; known: {RULES[0]} to {RULES[-1]}")
+    folder = Path(case)
+    found = load_case(folder) if folder.is_dir() else cases_of(profile_from(profile))[case]
+    results = check_case(
+        found,
+        rules=rule,
+        covers=lambda question, point: covers(question, point.requirement, point.triggers),
+        progress=None if json_ else _print_rule,
+    )
+    if json_:
+        emit_json([result.jsonable() for result in results])
+    failed = [result.rule for result in results if result.ok is False]
+    if failed:
+        note(f"case {found.case_id} fails {', '.join(failed)}")
+        raise typer.Exit(1)
+
+
+def _print_rule(result: RuleResult) -> None:
+    from .output import safe, say
+
+    mark = {True: "ok", False: "FAILS", None: "-"}[result.ok]
+    say(safe(f"{result.rule:<4} {mark:<6} {result.detail}"))

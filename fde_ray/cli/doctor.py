@@ -1,0 +1,110 @@
+"""`fde-ray doctor`: what works on this machine, and what to do about the rest."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
+
+from .setting import JsonOption, ProfileOption
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fde_ray.model.profile import Profile
+
+
+class Finding(NamedTuple):
+    what: str
+    ok: bool
+    detail: str
+
+
+def doctor(profile: ProfileOption = None, json_: JsonOption = False) -> None:
+    """Check Python, sandbox, state folder, cases and model endpoints of this machine.
+
+    Example: fde-ray doctor
+    """
+    from .output import emit_json, safe, say
+    from .setting import profile_from, wait_for
+
+    found = wait_for(_findings(profile_from(profile)))
+    if json_:
+        emit_json([finding._asdict() for finding in found])
+    else:
+        for finding in found:
+            mark = "ok    " if finding.ok else "FAILS "
+            say(f"{mark}{finding.what:<14} {safe(finding.detail)}")
+    if not all(finding.ok for finding in found):
+        raise typer.Exit(1)
+
+
+async def _findings(profile: Profile) -> list[Finding]:
+    python = ".".join(map(str, sys.version_info[:3]))
+    found = [Finding("python", sys.version_info >= (3, 11), python)]
+    found.append(_state_folder(profile))
+    found.append(_cases(profile))
+    found.append(await _sandbox(profile))
+    found += [_endpoint(profile, place) for place in range(len(profile.endpoints))]
+    return found
+
+
+def _state_folder(profile: Profile) -> Finding:
+    import os
+    import shutil
+
+    from fde_ray.engine.home import home_of
+    from fde_ray.model.errors import UserError
+
+    try:
+        home = home_of(profile, os.environ)
+    except UserError as error:
+        return Finding("state folder", False, str(error))
+    free = shutil.disk_usage(home.root).free / 2**30
+    return Finding("state folder", free > 1, f"{home.root} ({free:.0f} GiB free)")
+
+
+def _cases(profile: Profile) -> Finding:
+    from fde_ray.engine.runtime import cases_of
+    from fde_ray.model.errors import UserError
+
+    try:
+        cases = cases_of(profile)
+    except UserError as error:
+        return Finding("cases", False, str(error))
+    return Finding("cases", bool(cases), ", ".join(cases) or "none found")
+
+
+async def _sandbox(profile: Profile) -> Finding:
+    import os
+
+    from fde_ray.engine.home import home_of
+    from fde_ray.model.errors import FdeRayError
+    from fde_ray.sandbox.local import LocalSandbox
+
+    try:
+        home = home_of(profile, os.environ)
+        facts = await LocalSandbox(home.sandboxes, profile.sandbox).probe()
+    except FdeRayError as error:
+        return Finding("sandbox", False, str(error))
+    return Finding("sandbox", True, f"{facts.runtime} {facts.version}, limits by {facts.limits}")
+
+
+def _endpoint(profile: Profile, place: int) -> Finding:
+    import os
+
+    endpoint = profile.endpoints[place]
+    where = endpoint.base_url or "litellm's own address"
+    if endpoint.api_key_env and endpoint.api_key_env not in os.environ:
+        return Finding("endpoint", False, f"{endpoint.match}: set {endpoint.api_key_env}")
+    if endpoint.api_key_file and not _is_file(endpoint.api_key_file):
+        return Finding("endpoint", False, f"{endpoint.match}: no file {endpoint.api_key_file}")
+    return Finding("endpoint", True, f"{endpoint.match} -> {where}")
+
+
+def _is_file(name: str) -> bool:
+    from pathlib import Path
+
+    path: Path = Path(name).expanduser()
+    return path.is_file()

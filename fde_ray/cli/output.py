@@ -1,0 +1,58 @@
+"""How commands speak: data on stdout, everything else on stderr, foreign text made harmless."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import typer
+
+
+def emit_json(value: Any) -> None:
+    """Print one JSON document. Records print by their own JSON form."""
+    plain = value.jsonable() if hasattr(value, "jsonable") else value
+    typer.echo(json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def say(text: str) -> None:
+    """Print a line of data for a person."""
+    typer.echo(text)
+
+
+def note(text: str) -> None:
+    """Print a line beside the data: progress, hints."""
+    typer.echo(text, err=True)
+
+
+def complain(text: str, code: int) -> int:
+    from fde_ray.analysis.foreign_text import safe_text
+
+    typer.echo(f"fde-ray: {safe_text(text, limit=1000)}", err=True)
+    return code
+
+
+def safe(text: str, *, multiline: bool = False, limit: int = 20_000) -> str:
+    """Return foreign text without anything that a terminal would act on."""
+    from fde_ray.analysis.foreign_text import safe_text
+
+    return safe_text(text, limit=limit, multiline=multiline)
+
+
+def table(header: list[str], rows: list[list[str]]) -> None:
+    """Print aligned columns; nothing is cut, so that a log can be searched."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    for row in [header, *rows]:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        say("  ".join(cells).rstrip())
+
+
+def is_terminal() -> bool:
+    return sys.stderr.isatty()
+
+
+def columns() -> int:
+    """Return the width of the terminal, or a width that reads well in a log."""
+    import shutil
+
+    return shutil.get_terminal_size((120, 24)).columns

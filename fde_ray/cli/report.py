@@ -1,0 +1,134 @@
+"""`fde-ray report` and `fde-ray cost`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .setting import JsonOption, ProfileOption
+
+if TYPE_CHECKING:
+    from fde_ray.analysis.summary import SweepSummary
+    from fde_ray.engine.runtime import Runtime
+    from fde_ray.model.profile import Profile
+    from fde_ray.model.result import CostLine
+
+
+def report(
+    sweep: Annotated[str, typer.Argument(help="Name of a submitted sweep.")],
+    profile: ProfileOption = None,
+    json_: JsonOption = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Where to write the page.", show_default=False)
+    ] = None,
+    complete_cases: Annotated[
+        bool, typer.Option("--complete-cases", help="Leave cases with a missing score out.")
+    ] = False,
+) -> None:
+    """Show the leaderboard of a sweep and write its HTML page.
+
+    Example: fde-ray report demo-1a2b3c4d --html report.html
+    """
+    from fde_ray.analysis.terminal import leaderboard_text
+
+    from .output import columns, emit_json, note, say
+    from .setting import profile_from, wait_for
+
+    summary, page = wait_for(_reported(profile_from(profile), sweep, html, complete_cases))
+    if json_:
+        emit_json(summary)
+        return
+    say(leaderboard_text(summary, width=columns()))
+    note(f"report: {page}")
+
+
+def cost(
+    sweep: Annotated[str, typer.Argument(help="Name of a submitted sweep.")],
+    profile: ProfileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Show what a sweep's model calls cost, by role. Unknown is shown as unknown, never as 0.
+
+    Example: fde-ray cost demo-1a2b3c4d
+    """
+    from .output import emit_json, table
+    from .progress import dollars
+    from .setting import profile_from, wait_for
+
+    lines = wait_for(_costs(profile_from(profile), sweep))
+    if json_:
+        emit_json([line.jsonable() for line in lines])
+        return
+    table(
+        ["role", "calls", "offline", "prompt tokens", "output tokens", "cost"],
+        [
+            [
+                line.role,
+                str(line.calls),
+                str(line.offline_calls),
+                _known(line.prompt_tokens),
+                _known(line.completion_tokens),
+                "unknown" if line.cost_nanousd is None else dollars(line.cost_nanousd),
+            ]
+            for line in lines
+        ],
+    )
+
+
+async def written(
+    runtime: Runtime, sweep: str, html: Path | None, *, complete_cases: bool = False
+) -> tuple[SweepSummary, Path]:
+    """Make the summary of a sweep and write its page."""
+    from fde_ray.analysis.html import report_html
+    from fde_ray.analysis.summary import summary
+    from fde_ray.engine.findings import findings_of
+    from fde_ray.model.clock import utc
+    from fde_ray.protocol.deviations import DEVIATIONS
+
+    found = await findings_of(runtime, sweep)
+    made = summary(found.results, found.planned, complete_cases=complete_cases)
+    page = report_html(
+        found.results,
+        found.planned,
+        of=made,
+        deviation_texts={d.key: d.choice for d in DEVIATIONS},
+        generated_at=utc(runtime.clock.now()),
+    )
+    path = html or runtime.home.reports / f"{sweep}.html"
+    _write(path, page)
+    return made, path
+
+
+def _write(path: Path, page: str) -> None:
+    from fde_ray.model.errors import UserError
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+async def _reported(
+    profile: Profile, sweep: str, html: Path | None, complete_cases: bool
+) -> tuple[SweepSummary, Path]:
+    from .setting import system
+
+    async with system(profile) as runtime:
+        return await written(runtime, sweep, html, complete_cases=complete_cases)
+
+
+async def _costs(profile: Profile, sweep: str) -> list[CostLine]:
+    from fde_ray.engine.controller import Controller
+
+    from .setting import system
+
+    async with system(profile) as runtime:
+        await Controller(runtime).status(sweep)
+        return await Controller(runtime).costs(sweep)
+
+
+def _known(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"

@@ -1,0 +1,81 @@
+"""Shared options of commands, and how a command gets a profile, a spec and a running system."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from fde_ray.engine.runtime import Runtime
+    from fde_ray.model.profile import Profile
+    from fde_ray.model.specs import SweepSpec
+
+T = TypeVar("T")
+
+ProfileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--profile",
+        envvar="FDE_RAY_PROFILE",
+        help="Where and how to run (YAML): endpoints, sandbox, state folder.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+UnsafeOption = Annotated[
+    bool,
+    typer.Option(
+        "--unsafe-no-sandbox",
+        help="Run agents WITHOUT any isolation; recorded in every result.",
+    ),
+]
+
+
+def profile_from(path: Path | None) -> Profile:
+    from fde_ray.model.documents import parse_document
+    from fde_ray.model.profile import Profile
+
+    if path is None:
+        return Profile()
+    return parse_document(document(path), Profile, path=str(path))
+
+
+def document(path: Path) -> bytes:
+    from fde_ray.model.errors import UserError
+
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def spec_from(name: str) -> SweepSpec:
+    """Return the spec of a YAML file, or of a preset of that name."""
+    from fde_ray.model.documents import parse_document
+    from fde_ray.model.errors import UserError
+    from fde_ray.model.specs import SweepSpec
+    from fde_ray.presets import NAMES, preset_text
+
+    path = Path(name)
+    if path.is_file():
+        return parse_document(document(path), SweepSpec, path=name)
+    if name in NAMES:
+        return parse_document(preset_text(name), SweepSpec, path=f"preset {name}")
+    raise UserError(f"{name!r} is neither a file nor a preset; presets: {', '.join(NAMES)}")
+
+
+@asynccontextmanager
+async def system(profile: Profile, *, unsafe: bool = False) -> AsyncIterator[Runtime]:
+    from fde_ray.engine.runtime import opened_runtime
+
+    async with opened_runtime(profile, unsafe=unsafe) as runtime:
+        yield runtime
+
+
+def wait_for(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)

@@ -1,0 +1,271 @@
+"""Grades a collected run: extraction routes, score, coverage, result. Every stage may run twice.
+
+What a stage found is kept as an object and named in the grade's row; a later owner reads it there
+and goes on. The result is written once: the row names its hash first, the object wins afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+from fde_ray.gateway.pauses import clock_totals
+from fde_ray.grading.judging import judge
+from fde_ray.grading.workspace import has_deliverable, unpack_parts
+from fde_ray.model.base import sha256_hex
+from fde_ray.model.failures import FailureKind
+from fde_ray.model.grading import PointCoverage, Route
+from fde_ray.model.plan import RunPlan
+from fde_ray.model.result import AttemptNote, RunResult
+from fde_ray.model.states import GradeState, Phase, Role, SolveEnd
+from fde_ray.protocol import coverage, dialogue, votes
+from fde_ray.scaffolds import scaffold
+from fde_ray.store.objects import layout
+from fde_ray.store.results import Mark, write_mark
+from fde_ray.store.runs import AttemptRow, Epoch, GradeRow
+
+from .conversation import Conversation, bill_for
+from .outcome import Evidence, assembled
+from .pools import CallPool
+from .routes import Graded, RouteRunner, archive_caps
+from .runtime import Runtime
+from .stages import Stages
+
+log = logging.getLogger(__name__)
+
+
+class Assessor:
+    def __init__(
+        self, runtime: Runtime, epoch: Epoch, conversation: Conversation, judges: CallPool
+    ) -> None:
+        self._runtime, self._store, self._epoch = runtime, runtime.store, epoch
+        self._conversation, self._judges = conversation, judges
+        self._routes = RouteRunner(runtime, epoch)
+
+    async def grade(self, plan: RunPlan) -> None:
+        """Carry a run from its collected workspace to its result, or to a missing grade."""
+        row = await self._store.grade(plan.run_id, plan.grade_id)
+        folder = self._runtime.home.scratch / f"{plan.run_id}-{plan.grade_id[:8]}"
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            await self._graded(plan, row, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def drop(self, run_id: str) -> None:
+        """End the extraction sessions of a run that nobody wants any more."""
+        for session in await self._store.attempts_of(run_id, "extract"):
+            if session.state != "closed":
+                await self._routes.close(session, FailureKind.CANCELLED, "nobody wants the run")
+
+    async def _graded(self, plan: RunPlan, row: GradeRow, folder: Path) -> None:
+        stages = Stages(self._runtime, plan, row, self._epoch)
+        attempt = await self._solved(plan)
+        state = dialogue.replay(
+            self._conversation.config(plan), await self._store.dialogue(attempt.subject)
+        )
+        graded = await self._unpacked(plan, attempt, state, folder)
+        routes, chosen = await self._scored(graded, stages)
+        if chosen.grade is GradeState.GRADE_MISSING:
+            await self._missing(plan, row, chosen)
+            return
+        await stages.enter(Phase.JUDGING)
+        verdicts = await self._covered(plan, attempt, state, stages)
+        result = await self._assembled(graded, state, routes, chosen, verdicts)
+        await self._commit(plan, result, stages)
+
+    async def _solved(self, plan: RunPlan) -> AttemptRow:
+        """Return the attempt whose workspace counts: the last one."""
+        attempts = await self._store.attempts_of(plan.run_id)
+        return max(attempts, key=lambda attempt: attempt.number)
+
+    async def _unpacked(
+        self, plan: RunPlan, attempt: AttemptRow, state: dialogue.DialogueState, folder: Path
+    ) -> Graded:
+        """Lay the collected workspace out on disk; without a commit there is none."""
+        workspace, commit = folder / "workspace", attempt.commit
+        if commit is None:
+            workspace.mkdir(parents=True)
+            return Graded(plan, attempt, workspace, folder, state.last_text, None, is_empty=True)
+        unpacked = await unpack_parts(
+            self._routes.parts(attempt.subject, commit), workspace, archive_caps(plan)
+        )
+        ignored = scaffold(plan.system.scaffold).state_dirs
+        return Graded(
+            plan,
+            attempt,
+            workspace,
+            folder,
+            state.last_text,
+            unpacked,
+            is_empty=not has_deliverable(workspace, ignored),
+        )
+
+    async def _scored(
+        self, graded: Graded, stages: Stages
+    ) -> tuple[tuple[Route, ...], votes.Chosen]:
+        """Run routes until the panel stops; nothing delivered needs none."""
+        if graded.is_empty:
+            return (), votes.nothing_delivered()
+        panel = graded.plan.panel
+        routes = await stages.routes()
+        if panel.passthrough and not routes:
+            passed = await self._routes.passthrough(graded)
+            if passed is not None:
+                routes = await stages.add_route(passed)
+        while (number := votes.next_route(routes, panel.panel_stop, len(panel.models))) is not None:
+            routes = await stages.add_route(await self._routes.run(graded, number))
+        await stages.enter(Phase.SCORING)
+        return routes, votes.choose(routes)
+
+    async def _covered(
+        self, plan: RunPlan, attempt: AttemptRow, state: dialogue.DialogueState, stages: Stages
+    ) -> tuple[PointCoverage, ...] | None:
+        if not plan.condition.kind.has_questions:
+            return None
+        case = self._runtime.cases[plan.case_id]
+        known = await stages.coverage()
+        if known is not None:
+            return known
+        bill = bill_for(plan, attempt.subject, Role.JUDGE, graded=True)
+        place = f"{plan.run_id}/{plan.grade_id}:judge"
+        ballots = await judge(
+            lambda number, point: self._judges.bound(bill, f"{place}:{number}:{point}"),
+            self._runtime.pack(plan.prompt_pack),
+            case.points,
+            state.units,
+            plan.judges,
+        )
+        verdicts = coverage.tally(case.points, ballots, state.units)
+        if verdicts is not None:
+            await stages.keep_coverage(verdicts)
+        return verdicts
+
+    async def _assembled(
+        self,
+        graded: Graded,
+        state: dialogue.DialogueState,
+        routes: tuple[Route, ...],
+        chosen: votes.Chosen,
+        verdicts: tuple[PointCoverage, ...] | None,
+    ) -> RunResult:
+        plan, attempt = graded.plan, graded.attempt
+        pauses = tuple(await self._store.pauses(attempt.subject))
+        clock = None
+        if attempt.agent_started_at is not None:
+            end = attempt.solve_ended_at or attempt.ended_at
+            clock = clock_totals(
+                attempt.agent_started_at, end, pauses, end or self._runtime.clock.now()
+            )
+        attempts = await self._store.attempts_of(plan.run_id)
+        return assembled(
+            Evidence(
+                plan=plan,
+                case=self._runtime.cases[plan.case_id],
+                pack=self._runtime.pack(plan.prompt_pack),
+                dialogue=state,
+                solve_end=attempt.solve_end or SolveEnd.AGENT_ERROR,
+                attempts=tuple(_note(one) for one in attempts),
+                clock=clock,
+                pauses=pauses,
+                tree_hash=None if graded.unpacked is None else graded.unpacked.tree_hash,
+                files=None if graded.unpacked is None else graded.unpacked.files,
+                routes=routes,
+                chosen=chosen,
+                coverage=verdicts,
+                cost=tuple(await self._store.costs_of_run(plan.run_id, plan.grade_id)),
+                facts=await self._runtime.sandbox.probe(),
+            )
+        )
+
+    async def _commit(self, plan: RunPlan, result: RunResult, stages: Stages) -> None:
+        """Name the bytes, write them once, make them official; whatever is there already wins."""
+        data = result.model_dump_json().encode()
+        await stages.begin_commit(sha256_hex(data))
+        key = layout.result_key(self._runtime.tenant, plan.run_id, plan.grade_id)
+        if not await self._runtime.objects.create(key, data):
+            data = await self._runtime.objects.get(key)
+            result = RunResult.model_validate_json(data)
+        official = await self._store.finish_commit(
+            plan.run_id,
+            plan.grade_id,
+            self._epoch,
+            sha256=sha256_hex(data),
+            state=result.grade,
+            score=result.score,
+            valid=result.valid,
+            outcome=result.outcome,
+        )
+        if not official:
+            log.error("result_differs", extra={"run": plan.run_id, "grade": plan.grade_id})
+        await self._mark(plan, Phase.DONE, result.grade, sha256_hex(data))
+
+    async def _missing(self, plan: RunPlan, row: GradeRow, chosen: votes.Chosen) -> None:
+        """Try the grading again while the policy allows, else put the run aside, ungraded."""
+        tries = row.tries + 1
+        kind = chosen.outcome or FailureKind.EXTRACTOR_ERROR
+        detail = f"grading try {tries}: {kind.value}"
+        log.warning("grade_missing", extra={"run": plan.run_id, "kind": kind.value, "try": tries})
+        if tries < self._runtime.profile.attempts:
+            await self._store.move_grade(
+                plan.run_id,
+                plan.grade_id,
+                self._epoch,
+                GradeState.PENDING,
+                GradeState.PENDING,
+                tries=tries,
+                failure=kind,
+                detail=detail,
+                progress=None,
+            )
+            await self.grade(plan)
+            return
+        await self._store.move_grade(
+            plan.run_id,
+            plan.grade_id,
+            self._epoch,
+            GradeState.PENDING,
+            GradeState.GRADE_MISSING,
+            tries=tries,
+            failure=kind,
+            detail=detail,
+        )
+        run = await self._store.run(plan.run_id)
+        await self._store.move_run(
+            plan.run_id,
+            self._epoch,
+            run.phase,
+            Phase.QUARANTINED,
+            failure=kind.value,
+            detail=detail,
+        )
+        await self._mark(plan, Phase.QUARANTINED, GradeState.GRADE_MISSING, None, kind)
+
+    async def _mark(
+        self,
+        plan: RunPlan,
+        phase: Phase,
+        grade: GradeState,
+        sha256: str | None,
+        failure: FailureKind | None = None,
+    ) -> None:
+        mark = Mark(
+            run_id=plan.run_id,
+            grade_id=plan.grade_id,
+            phase=phase,
+            grade=grade,
+            result_sha256=sha256,
+            failure=None if failure is None else failure.value,
+        )
+        await write_mark(self._runtime.objects, self._runtime.tenant, plan.sweep, mark)
+
+
+def _note(attempt: AttemptRow) -> AttemptNote:
+    return AttemptNote(
+        attempt=attempt.number,
+        started_at=attempt.started_at,
+        ended_at=attempt.ended_at,
+        kind=None if attempt.failure is None else FailureKind(attempt.failure),
+        detail=attempt.detail or "",
+    )

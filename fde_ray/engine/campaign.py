@@ -1,0 +1,89 @@
+"""Runs sweeps to their end in this process, and tells how far they are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from fde_ray.model.result import CostLine
+from fde_ray.model.states import GradeState, Phase
+from fde_ray.store.runs import SweepRun
+
+from .controller import Controller, SweepStatus
+from .inline import inline_engine
+from .runtime import Runtime
+
+LOOK_S = 0.5
+
+
+class Progress(NamedTuple):
+    """Where the sweeps stand at one moment."""
+
+    elapsed_s: float
+    planned: int
+    finished: int
+    phases: Counter[Phase]
+    graded: int
+    questions: int
+    """Answered by the customer so far."""
+    cost_nanousd: int | None
+    """None = some call has no known price."""
+    offline: bool
+
+
+Watch = Callable[[Progress], None]
+
+
+async def carried_out(
+    runtime: Runtime, names: Sequence[str], watch: Watch | None = None
+) -> tuple[SweepStatus, ...]:
+    """Work until every run of the named sweeps has ended; return their last status."""
+    controller = Controller(runtime)
+
+    async def is_done() -> bool:
+        found = [await controller.status(name) for name in names]
+        return all(status.is_finished or status.sweep.state == "paused" for status in found)
+
+    if not await is_done():
+        async with inline_engine(runtime) as engine:
+            watching = asyncio.create_task(_watched(controller, names, watch), name="progress")
+            try:
+                await engine.run(is_done)
+            finally:
+                watching.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await watching
+    if watch is not None:
+        watch(await progress_of(controller, names, 0.0))
+    return tuple([await controller.status(name) for name in names])
+
+
+async def progress_of(controller: Controller, names: Sequence[str], elapsed_s: float) -> Progress:
+    runs, costs = list[SweepRun](), list[CostLine]()
+    for name in names:
+        runs += (await controller.status(name)).runs
+        costs += await controller.costs(name)
+    known = [line.cost_nanousd for line in costs]
+    return Progress(
+        elapsed_s=elapsed_s,
+        planned=len(runs),
+        finished=sum(run.phase.is_terminal for run in runs),
+        phases=Counter(run.phase for run in runs),
+        graded=sum(run.grade in (GradeState.SCORED, GradeState.NO_MAJORITY) for run in runs),
+        questions=sum(line.calls for line in costs if line.role == "customer"),
+        cost_nanousd=None if None in known else sum(value or 0 for value in known),
+        offline=any(line.offline_calls for line in costs),
+    )
+
+
+async def _watched(controller: Controller, names: Sequence[str], watch: Watch | None) -> None:
+    if watch is None:
+        return
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while True:
+        watch(await progress_of(controller, names, loop.time() - began))
+        await asyncio.sleep(LOOK_S)

@@ -1,0 +1,78 @@
+"""Why a run stands where it stands, in sentences, from live rows."""
+
+from __future__ import annotations
+
+from fde_ray.model.clock import utc
+from fde_ray.model.failures import FAILURES, FailureKind
+from fde_ray.model.states import GradeState, Phase
+from fde_ray.store.runs import AttemptRow, SweepRun
+
+from .controller import Controller
+from .runtime import Runtime
+
+
+async def reasons(runtime: Runtime, sweep: str, run: SweepRun) -> list[str]:
+    """Return at least one sentence; the first says where the run is."""
+    said = [f"The run is {_place(run)}."]
+    attempts = await runtime.store.attempts_of(run.run_id)
+    said += [_loss(one) for one in attempts if one.failure is not None]
+    if run.phase is Phase.QUEUED:
+        said += await _waiting(runtime, sweep)
+    elif not run.phase.is_terminal:
+        said += await _working(runtime, run, attempts)
+    elif run.grade_failure:
+        said.append(f"Its grade is missing: {_text(run.grade_failure)}")
+    return said
+
+
+def _place(run: SweepRun) -> str:
+    if run.phase is Phase.DONE:
+        return f"done, grade {run.grade.value}, score {run.score}"
+    if run.phase is Phase.QUARANTINED:
+        kind = run.failure or run.grade_failure
+        return f"set aside: {_text(kind)}" if kind else "set aside"
+    return run.phase.value
+
+
+async def _waiting(runtime: Runtime, sweep: str) -> list[str]:
+    status = await Controller(runtime).status(sweep)
+    if status.sweep.state != "running":
+        state = status.sweep.state
+        return [f"Its sweep is {state}; `fde-ray sweep resume {sweep}` goes on with it."]
+    said = []
+    if (holder := await runtime.store.lease_holder()) is None:
+        said.append(f"No fde-ray is at work; `fde-ray sweep resume {sweep}` starts one.")
+    else:
+        said.append(f"Process {holder.pid} on {holder.host} is at work on this store.")
+    ahead = status.phases[Phase.QUEUED]
+    live = sum(n for phase, n in status.phases.items() if not phase.is_terminal) - ahead
+    said.append(f"{live} runs of the sweep are under way and {ahead} are queued (capacity).")
+    return said
+
+
+async def _working(runtime: Runtime, run: SweepRun, attempts: list[AttemptRow]) -> list[str]:
+    said = []
+    if await runtime.store.lease_holder() is None:
+        said.append("No fde-ray is at work; the sandbox waits, its clock stands still.")
+    live = next((one for one in attempts if one.state != "closed"), None)
+    if live is not None:
+        open_pauses = [p for p in await runtime.store.pauses(live.subject) if p.closed_at is None]
+        said += [
+            f"Its clock is paused since {utc(p.opened_at)}: {p.cause.value}." for p in open_pauses
+        ]
+        if live.heartbeat_at is not None:
+            said.append(f"Its shim was last heard at {utc(live.heartbeat_at)}.")
+    if run.grade is GradeState.PENDING and run.phase not in (Phase.SOLVING, Phase.PROVISIONING):
+        tries = await runtime.store.attempts_of(run.run_id, "extract")
+        closed = sum(one.state == "closed" for one in tries)
+        said.append(f"{closed} of {len(tries)} extraction tries have ended.")
+    return said
+
+
+def _loss(attempt: AttemptRow) -> str:
+    kind = attempt.failure or ""
+    return f"Attempt {attempt.number} was lost ({_text(kind)}) {attempt.detail or ''}".rstrip()
+
+
+def _text(kind: str) -> str:
+    return FAILURES[FailureKind(kind)].text if kind in set(FailureKind) else kind

@@ -1,0 +1,84 @@
+"""What a sweep has found so far: its plan with the state of each run, and the results."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fde_ray.analysis.cells import Planned
+from fde_ray.model.errors import UserError
+from fde_ray.model.failures import FailureKind
+from fde_ray.model.plan import RunPlan
+from fde_ray.model.result import RunResult
+from fde_ray.model.states import Phase
+from fde_ray.store.objects import layout
+from fde_ray.store.results import Mark, parse_result, write_mark
+from fde_ray.store.runs import SweepRun
+
+from .controller import Controller
+from .runtime import Runtime
+
+MIN_PREFIX = 4
+
+
+class Findings(NamedTuple):
+    planned: tuple[Planned, ...]
+    results: tuple[RunResult, ...]
+
+
+async def findings_of(runtime: Runtime, name: str) -> Findings:
+    """Return plan and results of a sweep, named as this sweep names its systems."""
+    controller = Controller(runtime)
+    status = await controller.status(name)
+    planned, results = [], []
+    for run, plan in zip(status.runs, await controller.plans_of(name), strict=True):
+        planned.append(planned_of(name, run, plan))
+        if run.phase is Phase.DONE and run.commit_sha is not None:
+            key = layout.result_key(runtime.tenant, run.run_id, run.grade_id)
+            results.append(parse_result(await runtime.objects.get(key)))
+    return Findings(tuple(planned), tuple(results))
+
+
+def planned_of(sweep: str, run: SweepRun, plan: RunPlan) -> Planned:
+    failure = run.failure or run.grade_failure
+    return Planned(
+        sweep=sweep,
+        case_id=plan.case_id,
+        condition=plan.condition.label,
+        system=plan.system.name,
+        repeat=plan.repeat,
+        run_id=run.run_id,
+        phase=run.phase,
+        grade=run.grade,
+        failure=None if failure is None else FailureKind(failure),
+    )
+
+
+async def write_marks(runtime: Runtime, name: str) -> None:
+    """Leave a mark for every ended run of the sweep, also for runs that another sweep shares."""
+    for run in (await Controller(runtime).status(name)).runs:
+        if run.phase.is_terminal:
+            mark = Mark(
+                run_id=run.run_id,
+                grade_id=run.grade_id,
+                phase=run.phase,
+                grade=run.grade,
+                result_sha256=run.commit_sha if run.phase is Phase.DONE else None,
+                failure=run.failure or run.grade_failure,
+            )
+            await write_mark(runtime.objects, runtime.tenant, name, mark)
+
+
+async def found_run(runtime: Runtime, prefix: str) -> tuple[str, SweepRun]:
+    """Return (sweep, run) of the one run whose id begins with `prefix`; else UserError."""
+    if len(prefix) < MIN_PREFIX:
+        raise UserError(f"give at least {MIN_PREFIX} digits of the run id")
+    matches: dict[str, tuple[str, SweepRun]] = {}
+    for sweep in await runtime.store.sweeps():
+        for run in (await Controller(runtime).status(sweep.name)).runs:
+            if run.run_id.startswith(prefix.lower()):
+                matches.setdefault(run.run_id, (sweep.name, run))
+    if not matches:
+        raise UserError(f"there is no run {prefix[:40]!r}; `fde-ray results ls SWEEP` lists them")
+    if len(matches) > 1:
+        raise UserError(f"{len(matches)} runs begin with {prefix[:40]!r}; give more digits")
+    return next(iter(matches.values()))

@@ -1,0 +1,173 @@
+"""The engine in one process: plain asyncio around the same supervisor that a cluster runs.
+
+It holds the lease of all shards, serves both planes on their sockets, admits queued runs, and ends
+when every run of the chosen sweeps has ended. Killed at any moment, the next one goes on from the
+rows: shims that live are found by their handles, stages that were finished are not repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fde_ray.gateway.app import grade_plane_app, run_plane_app
+from fde_ray.gateway.serve import served_on_socket
+from fde_ray.model.errors import Superseded
+from fde_ray.model.states import Phase
+from fde_ray.store.runs import Lease, RunTask, woken
+
+from .assessor import Assessor
+from .conversation import Conversation
+from .pools import CallPool
+from .runtime import Runtime
+from .supervisor import Supervisor
+
+log = logging.getLogger(__name__)
+
+RENEW_S = 10.0
+ADMIT_POLL_S = 1.0
+ADMIT_BATCH = 64
+_SOLVING = (Phase.QUEUED, Phase.PROVISIONING, Phase.SOLVING, Phase.COLLECTING)
+
+
+class InlineEngine:
+    """Admission and supervision of one lease."""
+
+    def __init__(self, runtime: Runtime, lease: Lease) -> None:
+        self._runtime, self._store, self._lease = runtime, runtime.store, lease
+        profile = runtime.profile
+        cores = os.cpu_count() or 1
+        self._solving = asyncio.Semaphore(profile.concurrency.runs or cores)
+        self._grading = asyncio.Semaphore(profile.concurrency.gradings or cores)
+        self._supervisor = _supervisor(runtime, lease)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._failure: BaseException | None = None
+
+    async def run(self, is_done: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+        """Work until `is_done` says so; raises what a run's task raised unexpectedly."""
+        async with self._kept_alive():
+            for task in await self._store.live_runs():
+                self._launch(task)
+            with self._store.changed.watch(("runs",), ("sweeps",)) as news:
+                while not await is_done():
+                    await self._admit()
+                    await self._drop_unwanted()
+                    await woken(news, ADMIT_POLL_S)
+                    if self._failure is not None:
+                        raise self._failure
+
+    async def _admit(self) -> None:
+        room = ADMIT_BATCH - len(self._tasks)
+        if room <= 0:
+            return
+        for task in await self._store.runnable(ADMIT_BATCH):
+            if task.run.run_id not in self._tasks and room > 0:
+                self._launch(task)
+                room -= 1
+
+    async def _drop_unwanted(self) -> None:
+        for run in await self._store.unwanted_runs():
+            task = self._tasks.pop(run.run_id, None)
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            fresh = await self._store.run(run.run_id)
+            if not fresh.phase.is_terminal:
+                await self._supervisor.cancel(fresh)
+
+    def _launch(self, task: RunTask) -> None:
+        run_id = task.run.run_id
+        running = asyncio.create_task(self._carried(task), name=f"run {run_id[:8]}")
+        self._tasks[run_id] = running
+        running.add_done_callback(lambda done: self._landed(run_id, done))
+
+    def _landed(self, run_id: str, done: asyncio.Task[None]) -> None:
+        if self._tasks.get(run_id) is done:
+            del self._tasks[run_id]
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self._failure = error
+        self._store.changed.notify([("runs",)])
+
+    async def _carried(self, task: RunTask) -> None:
+        if task.run.phase in _SOLVING:
+            async with self._solving:
+                await self._supervisor.solve(task)
+        run = await self._store.run(task.run.run_id)
+        if not run.phase.is_terminal and run.phase not in _SOLVING:
+            async with self._grading:
+                await self._supervisor.grade(RunTask(run, task.plan))
+
+    @asynccontextmanager
+    async def _kept_alive(self) -> AsyncIterator[None]:
+        """Keep liveness and the lease while the block runs; end all tasks after it."""
+        breath = asyncio.create_task(self._runtime.run_plane.breathe(), name="liveness")
+        renewal = asyncio.create_task(self._renewed(), name="lease")
+        pump = asyncio.create_task(self._pumped(), name="inbox")
+        keepers = (breath, renewal, pump)
+        for keeper in keepers:
+            keeper.add_done_callback(self._keeper_ended)
+        try:
+            yield
+        finally:
+            for task in (*self._tasks.values(), *keepers):
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), *keepers, return_exceptions=True)
+
+    def _keeper_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = error
+            self._store.changed.notify([("runs",)])
+
+    async def _renewed(self) -> None:
+        while True:
+            await self._runtime.clock.sleep(RENEW_S)
+            self._lease = await self._store.renew_lease(self._lease)
+
+    async def _pumped(self) -> None:
+        """Acknowledge the inbox: the rows' writers woke the waiting tasks already."""
+        with self._store.changed.watch(("inbox",)) as news:
+            while True:
+                rows = await self._store.read_inbox(self._lease.shards)
+                await self._store.ack_inbox([row.seq for row in rows])
+                if not rows:
+                    await woken(news, ADMIT_POLL_S)
+
+
+def _supervisor(runtime: Runtime, lease: Lease) -> Supervisor:
+    profile = runtime.profile
+    retries, limits = profile.provider_retries, profile.concurrency
+    customer = CallPool(runtime.calls, limit=limits.customer_calls, retries=retries)
+    judges = CallPool(runtime.calls, limit=limits.judge_calls, retries=retries)
+    conversation = Conversation(runtime, customer, customer)
+    assessor = Assessor(runtime, lease.epoch, conversation, judges)
+    return Supervisor(runtime, lease.epoch, conversation, assessor)
+
+
+@asynccontextmanager
+async def inline_engine(runtime: Runtime) -> AsyncIterator[InlineEngine]:
+    """Hold the lease and serve both planes inside the block.
+
+    UserError when another live process holds the store.
+    """
+    lease = await runtime.store.take_lease()
+    try:
+        await runtime.store.close_ambiguous()
+        home, clock = runtime.home, runtime.clock
+        run_app = run_plane_app(runtime.run_plane, clock)
+        grade_app = grade_plane_app(runtime.grade_plane, clock)
+        async with (
+            served_on_socket(run_app, home.run_plane),
+            served_on_socket(grade_app, home.grade_plane),
+        ):
+            yield InlineEngine(runtime, lease)
+    finally:
+        with contextlib.suppress(Superseded):
+            await runtime.store.release_lease(lease)
+
+
+__all__ = ["InlineEngine", "inline_engine"]

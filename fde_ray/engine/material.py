@@ -1,0 +1,93 @@
+"""Case material in the form that sandboxes and graders take: archives by key, staged folders."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import shutil
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from fde_ray.cases.records import Case
+from fde_ray.cases.staging import Archive, extract_archive, sealed_archive, visible_archive
+from fde_ray.grading.scoring import ScoringCase, scoring_case
+from fde_ray.store.objects import ObjectStore, layout
+
+
+class CaseKeys(NamedTuple):
+    """Object keys of the archives that a sandbox may get; the sealed one has none here."""
+
+    visible: str
+    extract: str
+
+
+class Material:
+    """Stores the archives of each case once, and stages its sealed folder for the scorer.
+
+    The staged folders lie below `scratch`, which no sandbox of an agent or extractor mounts.
+    """
+
+    def __init__(
+        self, cases: Mapping[str, Case], objects: ObjectStore, tenant: str, scratch: Path
+    ) -> None:
+        self._cases, self._objects, self._tenant = cases, objects, tenant
+        self._scratch = scratch
+        self._keys: dict[str, CaseKeys] = {}
+        self._scoring: dict[str, ScoringCase] = {}
+        # One staging per case, however many runs begin with it at once.
+        self._lock = asyncio.Lock()
+
+    async def keys(self, case_id: str) -> CaseKeys:
+        async with self._lock:
+            if case_id not in self._keys:
+                self._keys[case_id] = await self._stored(self._cases[case_id])
+            return self._keys[case_id]
+
+    async def scoring(self, case_id: str) -> ScoringCase:
+        async with self._lock:
+            if case_id not in self._scoring:
+                case = self._cases[case_id]
+                self._scoring[case_id] = await asyncio.to_thread(_staged, case, self._scratch)
+            return self._scoring[case_id]
+
+    async def _stored(self, case: Case) -> CaseKeys:
+        visible = await asyncio.to_thread(visible_archive, case)
+        extract = await asyncio.to_thread(extract_archive, case)
+        sealed = await asyncio.to_thread(sealed_archive, case)
+        await self._create(layout.case_key(self._tenant, "sealed", sealed.sha256), sealed)
+        return CaseKeys(
+            await self._create(layout.case_key(self._tenant, "visible", visible.sha256), visible),
+            await self._create(layout.case_key(self._tenant, "extract", extract.sha256), extract),
+        )
+
+    async def _create(self, key: str, archive: Archive) -> str:
+        await self._objects.create(key, archive.content)
+        return key
+
+
+def _staged(case: Case, scratch: Path) -> ScoringCase:
+    sealed, visible = sealed_archive(case), visible_archive(case)
+    return scoring_case(
+        case,
+        sealed_dir=_unpacked(sealed, scratch / "cases" / sealed.sha256),
+        data_dir=_unpacked(visible, scratch / "cases" / visible.sha256) / "data",
+    )
+
+
+def _unpacked(archive: Archive, folder: Path) -> Path:
+    """Unpack our own archive; a folder that is there was unpacked whole."""
+    if not folder.exists():
+        draft = folder.with_name(f"{folder.name}.draft")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        with tarfile.open(fileobj=io.BytesIO(archive.content), mode="r:gz") as tar:
+            for member in tar.getmembers():
+                content = tar.extractfile(member)
+                assert content is not None  # staging packs plain files only
+                target = draft / member.name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content.read())
+        draft.rename(folder)
+    return folder

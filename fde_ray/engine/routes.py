@@ -1,0 +1,211 @@
+"""Runs extraction routes: one grading session per try, then report, provenance, score, vote."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+from fde_ray.grading.archives import Caps
+from fde_ray.grading.extraction import OUTPUT_CAPS, Extraction, extraction_inputs
+from fde_ray.grading.passthrough import passthrough_route
+from fde_ray.grading.workspace import Unpacked, unpack_parts
+from fde_ray.model.errors import RunFailure, SandboxError
+from fde_ray.model.failures import FailureKind
+from fde_ray.model.grading import Route
+from fde_ray.model.plan import RunPlan
+from fde_ray.model.session import Commit, SessionInputs, SessionLimits
+from fde_ray.model.states import SolveEnd
+from fde_ray.store.objects import layout
+from fde_ray.store.runs import AttemptRow, Epoch, woken
+
+from .runtime import Runtime
+from .sessions import POLL_S, SessionHost
+
+EXTRACTOR = "minimal"
+"""The scaffold of every extractor."""
+
+
+class Graded(NamedTuple):
+    """A run's workspace laid out for grading below `folder`."""
+
+    plan: RunPlan
+    attempt: AttemptRow
+    workspace: Path
+    folder: Path
+    summary: str
+    unpacked: Unpacked | None
+    """None: nothing was collected."""
+    is_empty: bool
+    """No deliverable is there."""
+
+
+class RouteRunner:
+    def __init__(self, runtime: Runtime, epoch: Epoch) -> None:
+        self._runtime, self._store, self._epoch = runtime, runtime.store, epoch
+        self._sessions = SessionHost(runtime, epoch)
+
+    async def run(self, graded: Graded, number: int) -> Route:
+        """Return route `number` of the panel; lost sessions are tried again while allowed."""
+        extraction = await self._extraction(graded)
+        model = graded.plan.panel.models[number]
+        while True:
+            session = await self._session(graded, number)
+            try:
+                output = await self._ended(session, graded)
+            except RunFailure as failure:
+                await self._close(session, failure.kind, failure.detail)
+                if not failure.rule.retried or failure.kind in _FINAL or self._is_last(session):
+                    return extraction.lost(number, model, failure.kind, failure.detail)
+                continue
+            route = await extraction.route(
+                number, model, output, (await self._store.session(session.subject)).first_score_sha
+            )
+            await self._close(session, None, None)
+            return route
+
+    async def passthrough(self, graded: Graded) -> Route | None:
+        case = await self._runtime.material.scoring(graded.plan.case_id)
+        return await passthrough_route(
+            graded.workspace,
+            self._runtime.cases[graded.plan.case_id].submission_schema,
+            graded.summary,
+            graded.folder / "passthrough",
+            lambda output: self._runtime.scorer.evaluate(case, output),
+            graded.plan.panel.evaluator_exception,
+        )
+
+    async def close(self, session: AttemptRow, kind: FailureKind, detail: str) -> None:
+        await self._close(session, kind, detail)
+
+    async def parts(self, subject: str, commit: Commit) -> AsyncIterator[bytes]:
+        """Yield the bytes of a snapshot's archive."""
+        for part in commit.parts:
+            key = layout.part_key(
+                self._runtime.tenant, subject, commit.snapshot, part.seq, part.sha256
+            )
+            async for chunk in self._runtime.objects.open_read(key):
+                yield chunk
+
+    async def _extraction(self, graded: Graded) -> Extraction:
+        plan = graded.plan
+        return Extraction(
+            self._runtime.sandbox,
+            await self._runtime.material.scoring(plan.case_id),
+            self._runtime.cases[plan.case_id].submission_schema,
+            graded.workspace,
+            plan.panel.evaluator_exception,
+        )
+
+    async def _session(self, graded: Graded, number: int) -> AttemptRow:
+        """Return the try that is under way (a dead driver's), or a new one."""
+        plan = graded.plan
+        tries = [
+            one
+            for one in await self._store.attempts_of(plan.run_id, "extract")
+            if one.grade_id == plan.grade_id and one.route == number
+        ]
+        live = next((one for one in tries if one.state != "closed"), None)
+        if live is not None:
+            return live
+        last = max((one.number for one in tries), default=0)
+        subject = f"{plan.run_id}/{plan.grade_id}/{number}.{last + 1}"
+        await self._store.open_try(
+            plan.run_id,
+            plan.grade_id,
+            number,
+            self._epoch,
+            await self._inputs(graded, number, subject),
+        )
+        return await self._store.session(subject)
+
+    async def _inputs(self, graded: Graded, number: int, subject: str) -> SessionInputs:
+        plan, commit = graded.plan, graded.attempt.commit
+        assert commit is not None
+        case, keys = (
+            self._runtime.cases[plan.case_id],
+            await self._runtime.material.keys(plan.case_id),
+        )
+        return extraction_inputs(
+            subject=subject,
+            pack=self._runtime.pack(plan.prompt_pack),
+            schema=case.submission_schema,
+            summary=graded.summary,
+            scaffold=EXTRACTOR,
+            model=plan.panel.models[number],
+            limits=extraction_limits(plan),
+            archives={
+                "workspace": layout.manifest_key(
+                    self._runtime.tenant, graded.attempt.subject, commit.snapshot
+                ),
+                "visible": keys.visible,
+                "extract": keys.extract,
+            },
+            max_steps=plan.panel.steps,
+            executable=case.meta.kind == "executable",
+        )
+
+    async def _ended(self, session: AttemptRow, graded: Graded) -> Path:
+        """Return the folder that the extractor left; RunFailure when its session has no vote."""
+        if session.state == "open":
+            try:
+                await self._sessions.start(
+                    session.subject, "extract", extraction_limits(graded.plan)
+                )
+            except SandboxError as error:
+                raise RunFailure(FailureKind.GRADER_SANDBOX, error.detail) from error
+        ended = await self._committed(session)
+        if ended.solve_end is SolveEnd.TIME_LIMIT:
+            raise RunFailure(FailureKind.EXTRACTOR_TIMEOUT, "")
+        if ended.solve_end is not SolveEnd.SUBMITTED:
+            said = "" if ended.exit is None else f": {ended.exit.detail}"
+            raise RunFailure(FailureKind.EXTRACTOR_ERROR, f"{ended.solve_end}{said}")
+        output = graded.folder / f"output-{ended.route}.{ended.number}"
+        assert ended.commit is not None
+        await unpack_parts(self.parts(ended.subject, ended.commit), output, OUTPUT_CAPS)
+        return output
+
+    async def _committed(self, session: AttemptRow) -> AttemptRow:
+        with self._store.changed.watch(("session", session.subject)) as news:
+            while True:
+                now = await self._store.session(session.subject)
+                if now.state == "committed":
+                    return now
+                if now.solve_end is not None and not now.solve_end.is_graded:
+                    kind, _, detail = (now.detail or "").partition(": ")
+                    known = kind if kind in set(FailureKind) else FailureKind.SHIM_LOST
+                    raise RunFailure(FailureKind(known), detail)
+                if not await woken(news, POLL_S) and (loss := await self._sessions.loss(now)):
+                    raise RunFailure(*loss)
+
+    async def _close(
+        self, session: AttemptRow, kind: FailureKind | None, detail: str | None
+    ) -> None:
+        end = SolveEnd.CANCELLED if kind is FailureKind.CANCELLED else SolveEnd.INFRA_LOST
+        await self._sessions.close(session, solve_end=end, kind=kind, detail=detail)
+
+    def _is_last(self, session: AttemptRow) -> bool:
+        return session.number >= self._runtime.profile.attempts
+
+
+_FINAL = (FailureKind.EXTRACTOR_TIMEOUT, FailureKind.EXTRACTOR_ERROR, FailureKind.EXTRACTOR_OUTPUT)
+"""Ends of the extractor itself: a route that another try would only draw again."""
+
+
+def archive_caps(plan: RunPlan) -> Caps:
+    """Return what a collected workspace may hold: files as large as the agent's whole disk."""
+    return Caps(packed_bytes=plan.limits.archive, total_bytes=max(plan.limits.disk, 1 << 30))
+
+
+def extraction_limits(plan: RunPlan) -> SessionLimits:
+    """Return limits of an extraction session; the machine's part is that of the solving run."""
+    limits = plan.limits
+    return SessionLimits(
+        time_s=plan.panel.time,
+        cpu=limits.cpu,
+        memory_bytes=limits.memory,
+        disk_bytes=limits.disk,
+        processes=limits.processes,
+        archive_bytes=OUTPUT_CAPS.packed_bytes,
+        pause_cap_s=limits.pause_cap,
+    )

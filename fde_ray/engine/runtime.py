@@ -1,0 +1,146 @@
+"""Puts the embedded system together from a profile: one object that the engine's parts share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+
+from fde_ray.cases.package import load_cases
+from fde_ray.cases.probes import load_probe
+from fde_ray.cases.records import Case, Probe
+from fde_ray.gateway.plane import Plane
+from fde_ray.gateway.tokens import TokenSigner, load_signing_key
+from fde_ray.grading.scoring import Scorer
+from fde_ray.llm.offline import OfflineProvider
+from fde_ray.llm.router import ModelRouter
+from fde_ray.metering.ledger import MeteredChat
+from fde_ray.metering.prices import load_prices
+from fde_ray.model.clock import Clock, SystemClock
+from fde_ray.model.errors import UserError
+from fde_ray.model.profile import Profile
+from fde_ray.protocol.packs import PromptPack, builtin_pack, load_pack
+from fde_ray.sandbox.local import LocalSandbox
+from fde_ray.store.objects import FolderStore
+from fde_ray.store.runs import RunStore
+
+from .evaluations import Evaluations
+from .home import Home, home_of
+from .material import Material
+
+BUILTIN = "builtin"
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What runs share. Everything here is safe for many runs at once."""
+
+    profile: Profile
+    home: Home
+    clock: Clock
+    cases: Mapping[str, Case]
+    store: RunStore
+    objects: FolderStore
+    calls: MeteredChat
+    sandbox: LocalSandbox
+    signer: TokenSigner
+    material: Material
+    scorer: Scorer
+    evaluations: Evaluations
+    run_plane: Plane
+    grade_plane: Plane
+    _packs: dict[str, PromptPack] = field(default_factory=dict)
+
+    @property
+    def tenant(self) -> str:
+        return self.profile.tenant
+
+    def pack(self, name: str) -> PromptPack:
+        """Return a prompt pack: the built-in one, or a folder below <home>/packs."""
+        if name not in self._packs:
+            self._packs[name] = _pack(name, self.home.root / "packs")
+        return self._packs[name]
+
+
+def shipped_cases() -> Path:
+    """Return the case folder beside this package in a checkout."""
+    return Path(__file__).resolve().parents[2] / "cases"
+
+
+def cases_of(profile: Profile) -> Mapping[str, Case]:
+    return load_cases(Path(profile.cases).expanduser() if profile.cases else shipped_cases())
+
+
+@asynccontextmanager
+async def opened_runtime(
+    profile: Profile,
+    *,
+    unsafe: bool = False,
+    clock: Clock | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> AsyncIterator[Runtime]:
+    """Open stores and clients of this machine's state folder; close them at the end."""
+    clock = clock or SystemClock()
+    home = home_of(profile, os.environ if environ is None else environ)
+    cases = cases_of(profile)
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(RunStore(home.database, clock))
+        objects = FolderStore(home.objects)
+        stack.callback(objects.close)
+        router = ModelRouter(profile.endpoints, OfflineProvider(_probes(cases)))
+        stack.push_async_callback(router.aclose)
+        calls = MeteredChat(router, store, load_prices(_price_path(profile)), clock)
+        stack.push_async_callback(calls.aclose)
+        sandbox = LocalSandbox(home.sandboxes, profile.sandbox, unsafe=unsafe)
+        signer = TokenSigner(load_signing_key(home.root), clock)
+        scorer = Scorer(sandbox)
+        material = Material(cases, objects, profile.tenant, home.scratch)
+        evaluations = Evaluations(store, material, scorer)
+        plane = partial(
+            Plane,
+            store=store,
+            objects=objects,
+            calls=calls,
+            signer=signer,
+            clock=clock,
+            tenant=profile.tenant,
+        )
+        yield Runtime(
+            profile=profile,
+            home=home,
+            clock=clock,
+            cases=cases,
+            store=store,
+            objects=objects,
+            calls=calls,
+            sandbox=sandbox,
+            signer=signer,
+            material=material,
+            scorer=scorer,
+            evaluations=evaluations,
+            run_plane=plane(),
+            grade_plane=plane(evaluate=evaluations.evaluate),
+        )
+
+
+def _probes(cases: Mapping[str, Case]) -> Callable[[str, str], Probe]:
+    @cache
+    def probe_of(case_id: str, name: str) -> Probe:
+        return load_probe(cases[case_id], name)
+
+    return probe_of
+
+
+def _price_path(profile: Profile) -> Path | None:
+    return Path(profile.prices).expanduser() if profile.prices else None
+
+
+def _pack(name: str, folder: Path) -> PromptPack:
+    if name == BUILTIN:
+        return builtin_pack()
+    if not (folder / name).is_dir():
+        raise UserError(f"there is no prompt pack {name!r} in {folder}")
+    return load_pack(folder / name)

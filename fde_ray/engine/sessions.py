@@ -1,0 +1,89 @@
+"""Sandbox sessions as the engine handles them: start, notice their loss, close, clear away.
+
+The same for solving attempts and extraction tries. A session tells nothing here directly: its shim
+talks to a plane, and the plane writes rows.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from fde_ray.model.failures import FailureKind
+from fde_ray.model.session import SessionLimits
+from fde_ray.model.states import SolveEnd
+from fde_ray.sandbox.records import Handle, SessionStart
+from fde_ray.store.runs import AttemptRow, Epoch
+
+from .runtime import Runtime
+
+POLL_S = 2.0
+"""How long a change may go unseen that no wake-up told of: another process, a dead shim."""
+
+
+class Loss(NamedTuple):
+    kind: FailureKind
+    detail: str
+
+
+class SessionHost:
+    """Sessions of one lease; `epoch` fences every change."""
+
+    def __init__(self, runtime: Runtime, epoch: Epoch) -> None:
+        self._store, self._sandbox, self._epoch = runtime.store, runtime.sandbox, epoch
+        self._home, self._signer = runtime.home, runtime.signer
+
+    async def start(
+        self, subject: str, role: Literal["solve", "extract"], limits: SessionLimits
+    ) -> None:
+        """Start the session, or find the one that lives; SandboxError when it cannot start."""
+        plane = self._home.run_plane if role == "solve" else self._home.grade_plane
+        handle = await self._sandbox.start(
+            SessionStart(
+                subject=subject,
+                role=role,
+                plane_socket=str(plane),
+                secret=self._signer.bootstrap_secret(subject),
+                limits=limits,
+            )
+        )
+        await self._store.record_handle(subject, handle.jsonable())
+
+    async def loss(self, attempt: AttemptRow) -> Loss | None:
+        """Return why the session will never commit; None = it lives, or has just committed.
+
+        A shim that broke says why; one that vanished is our loss.
+        """
+        handle = self._handle(attempt)
+        if handle is not None and await self._sandbox.state(handle) == "running":
+            return None
+        # Read again: a shim commits before it leaves.
+        if (await self._store.session(attempt.subject)).state not in ("open", "collecting"):
+            return None
+        outcome = None if handle is None else await self._sandbox.outcome(handle)
+        if outcome is not None and outcome.failure is not None:
+            return Loss(outcome.failure, outcome.detail)
+        return Loss(FailureKind.SHIM_LOST, "the shim ended without a commit")
+
+    async def close(
+        self,
+        attempt: AttemptRow,
+        *,
+        solve_end: SolveEnd,
+        kind: FailureKind | None = None,
+        detail: str | None = None,
+    ) -> None:
+        """Make the session's tokens void, stop what runs, and clear its folder."""
+        await self._store.close_attempt(
+            attempt.subject, self._epoch, solve_end=solve_end, failure=kind, detail=detail
+        )
+        handle = self._handle(attempt)
+        if handle is not None:
+            await self._sandbox.stop(handle)
+            await self._sandbox.remove(handle)
+        await self._store.prune_replies(attempt.subject)
+
+    def _handle(self, attempt: AttemptRow) -> Handle | None:
+        """Return the handle in the row, else one that a dead driver had no time to record."""
+        if attempt.handle is not None:
+            return Handle.model_validate(attempt.handle)
+        return self._sandbox.handle_of(attempt.subject)

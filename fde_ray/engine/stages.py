@@ -1,0 +1,99 @@
+"""What the grading of one run has found so far, kept so that a later owner goes on from it.
+
+Each find is an object under a key that names its content; it is official once the grade's row
+names it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from fde_ray.model.base import sha256_hex
+from fde_ray.model.grading import PointCoverage, Route
+from fde_ray.model.plan import RunPlan
+from fde_ray.model.states import GradeState, Phase
+from fde_ray.store.objects import layout
+from fde_ray.store.runs import Epoch, GradeRow
+
+from .runtime import Runtime
+
+_COVERAGE: TypeAdapter[tuple[PointCoverage, ...]] = TypeAdapter(tuple[PointCoverage, ...])
+
+
+class Stages:
+    """The grade of one run in the hands of its present owner."""
+
+    def __init__(self, runtime: Runtime, plan: RunPlan, row: GradeRow, epoch: Epoch) -> None:
+        self._runtime, self._store, self._plan, self._epoch = runtime, runtime.store, plan, epoch
+        progress: dict[str, Any] = row.progress or {}
+        self._route_keys: list[str] = list(progress.get("routes", []))
+        self._coverage_key: str | None = progress.get("coverage")
+        self._phase: Phase | None = None
+
+    async def routes(self) -> tuple[Route, ...]:
+        """Return the finished routes, in the order in which they ran."""
+        objects = self._runtime.objects
+        found = [Route.model_validate_json(await objects.get(key)) for key in self._route_keys]
+        return tuple(found)
+
+    async def add_route(self, route: Route) -> tuple[Route, ...]:
+        """Keep a finished route; return all of them."""
+        data, plan = route.model_dump_json().encode(), self._plan
+        key = layout.extraction_key(
+            self._runtime.tenant,
+            plan.run_id,
+            plan.grade_id,
+            route.route,
+            sha256_hex(data),
+            "route.json",
+        )
+        await self._runtime.objects.create(key, data)
+        self._route_keys.append(key)
+        await self._save()
+        return await self.routes()
+
+    async def coverage(self) -> tuple[PointCoverage, ...] | None:
+        if self._coverage_key is None:
+            return None
+        return _COVERAGE.validate_json(await self._runtime.objects.get(self._coverage_key))
+
+    async def keep_coverage(self, verdicts: tuple[PointCoverage, ...]) -> None:
+        data, plan = _COVERAGE.dump_json(verdicts), self._plan
+        self._coverage_key = layout.judging_key(
+            self._runtime.tenant, plan.run_id, plan.grade_id, "panel", sha256_hex(data)
+        )
+        await self._runtime.objects.create(self._coverage_key, data)
+        await self._save()
+
+    async def enter(self, phase: Phase) -> None:
+        """Move the run forward to `phase`; a run that was further on stays there."""
+        now = await self._present()
+        if _ORDER.index(now) < _ORDER.index(phase):
+            await self._store.move_run(self._plan.run_id, self._epoch, now, phase)
+            self._phase = phase
+
+    async def begin_commit(self, sha256: str) -> None:
+        await self._store.begin_commit(
+            self._plan.run_id, self._plan.grade_id, self._epoch, await self._present(), sha256
+        )
+        self._phase = Phase.COMMITTING
+
+    async def _present(self) -> Phase:
+        if self._phase is None:
+            self._phase = (await self._store.run(self._plan.run_id)).phase
+        return self._phase
+
+    async def _save(self) -> None:
+        await self._store.move_grade(
+            self._plan.run_id,
+            self._plan.grade_id,
+            self._epoch,
+            GradeState.PENDING,
+            GradeState.PENDING,
+            progress={"routes": self._route_keys, "coverage": self._coverage_key},
+        )
+
+
+_ORDER = (Phase.EXTRACTING, Phase.SCORING, Phase.JUDGING, Phase.COMMITTING)

@@ -1,0 +1,218 @@
+"""Carries one run from the queue to its end, level by level.
+
+Each step looks at the rows, decides, acts, and leaves the rows so that the next owner could go on.
+Nothing waits for a call into a sandbox: shims report to the plane, the plane writes rows.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from fde_ray.model.errors import RunFailure, SandboxError, Superseded
+from fde_ray.model.failures import FAILURES, FailureKind
+from fde_ray.model.ids import RunId, attempt_id
+from fde_ray.model.plan import RunPlan
+from fde_ray.model.profile import Profile
+from fde_ray.model.session import Mount, SessionInputs, SessionLimits
+from fde_ray.model.states import Phase, SolveEnd
+from fde_ray.store.runs import AttemptRow, Epoch, RunRow, RunTask, woken
+
+from .assessor import Assessor
+from .conversation import Conversation
+from .material import CaseKeys
+from .planning import WORKSPACE
+from .runtime import Runtime
+from .sessions import POLL_S, Loss, SessionHost
+
+log = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """Drives runs of one lease. `epoch` fences every change."""
+
+    def __init__(
+        self, runtime: Runtime, epoch: Epoch, conversation: Conversation, assessor: Assessor
+    ) -> None:
+        self._runtime, self._store, self._epoch = runtime, runtime.store, epoch
+        self._conversation, self._assessor = conversation, assessor
+        self._sessions = SessionHost(runtime, epoch)
+
+    async def solve(self, task: RunTask) -> None:
+        """Carry a run to the end of its solving: collected, cancelled or quarantined."""
+        run = task.run
+        try:
+            while run.phase in _SOLVING:
+                await self._step(run, task.plan)
+                run = await self._store.run(run.run_id)
+        except Superseded as lost:
+            log.info("run_lost", extra={"run": run.run_id, "reason": str(lost)})
+
+    async def grade(self, task: RunTask) -> None:
+        """Carry a collected run to its result."""
+        try:
+            await self._assessor.grade(task.plan)
+        except Superseded as lost:
+            log.info("run_lost", extra={"run": task.run.run_id, "reason": str(lost)})
+
+    async def cancel(self, run: RunRow) -> None:
+        """Stop a run that nobody wants any more."""
+        await self._assessor.drop(run.run_id)
+        await self._cancelled(run, await self._store.live_attempt(run.run_id))
+
+    async def _step(self, run: RunRow, plan: RunPlan) -> None:
+        if run.phase is Phase.QUEUED:
+            await self._open(run, plan)
+        elif run.phase is Phase.PROVISIONING:
+            await self._provision(run, plan)
+        else:
+            await self._watch(run, plan)
+
+    async def _open(self, run: RunRow, plan: RunPlan) -> None:
+        keys = await self._runtime.material.keys(plan.case_id)
+        subject = attempt_id(RunId(run.run_id), run.attempt + 1)
+        inputs = solving_inputs(plan, subject, keys, self._runtime.profile)
+        await self._store.open_attempt(run.run_id, self._epoch, inputs)
+
+    async def _provision(self, run: RunRow, plan: RunPlan) -> None:
+        attempt = await self._live(run)
+        try:
+            await self._sessions.start(attempt.subject, "solve", session_limits(plan))
+        except SandboxError as error:
+            await self._lose(run, attempt, Loss(error.kind, error.detail))
+            return
+        await self._store.move_run(run.run_id, self._epoch, run.phase, Phase.SOLVING)
+
+    async def _watch(self, run: RunRow, plan: RunPlan) -> None:
+        """Answer turns until the session is committed, lost or cancelled."""
+        attempt = await self._live(run)
+        with self._store.changed.watch(("session", attempt.subject)) as news:
+            while (run := await self._followed(run, plan, attempt.subject)).phase in _WATCHED:
+                if await woken(news, POLL_S):
+                    continue
+                loss = await self._sessions.loss(await self._store.session(attempt.subject))
+                if loss is not None:
+                    await self._lose(run, await self._store.session(attempt.subject), loss)
+                    return
+
+    async def _followed(self, run: RunRow, plan: RunPlan, subject: str) -> RunRow:
+        """Do what the session's row asks for now; return the run as it is then."""
+        attempt = await self._store.session(subject)
+        end = attempt.solve_end
+        if attempt.state == "closed":
+            raise Superseded(f"{subject} was closed by another driver")
+        if attempt.state == "committed":
+            return await self._collected(run, attempt)
+        if end is None:
+            return await self._answered(run, plan, attempt)
+        if not end.is_graded:
+            return await self._ended_ungraded(run, attempt)
+        if run.phase is Phase.SOLVING:
+            return await self._moved(run, Phase.COLLECTING, solve_end=end)
+        return run
+
+    async def _answered(self, run: RunRow, plan: RunPlan, attempt: AttemptRow) -> RunRow:
+        try:
+            await self._conversation.answer(plan, attempt.subject, self._epoch)
+        except RunFailure as failure:
+            return await self._lose(run, attempt, Loss(failure.kind, failure.detail))
+        return run
+
+    async def _collected(self, run: RunRow, attempt: AttemptRow) -> RunRow:
+        end = attempt.solve_end or SolveEnd.AGENT_ERROR
+        # Moved first: a driver that dies in between finds a run to grade, not one to solve again.
+        moved = await self._moved(run, Phase.EXTRACTING, solve_end=end)
+        await self._sessions.close(attempt, solve_end=end)
+        return moved
+
+    async def _ended_ungraded(self, run: RunRow, attempt: AttemptRow) -> RunRow:
+        if attempt.solve_end is SolveEnd.CANCELLED:
+            await self._cancelled(run, attempt)
+            return await self._store.run(run.run_id)
+        return await self._lose(run, attempt, Loss(loss_kind(attempt), attempt.detail or ""))
+
+    async def _cancelled(self, run: RunRow, attempt: AttemptRow | None) -> None:
+        if attempt is not None:
+            await self._sessions.close(
+                attempt, solve_end=SolveEnd.CANCELLED, kind=FailureKind.CANCELLED
+            )
+        await self._moved(run, Phase.CANCELLED, solve_end=SolveEnd.CANCELLED)
+
+    async def _lose(self, run: RunRow, attempt: AttemptRow, loss: Loss) -> RunRow:
+        """Close the attempt as lost; queue the run again while the policy allows."""
+        again = FAILURES[loss.kind].retried and attempt.number < self._runtime.profile.attempts
+        isolation = loss.kind is FailureKind.ISOLATION_LOST
+        end = SolveEnd.ISOLATION_LOST if isolation else SolveEnd.INFRA_LOST
+        log.warning(
+            "attempt_lost",
+            extra={"subject": attempt.subject, "kind": loss.kind.value, "again": again},
+        )
+        await self._sessions.close(attempt, solve_end=end, kind=loss.kind, detail=loss.detail)
+        return await self._moved(
+            run,
+            Phase.QUEUED if again else Phase.QUARANTINED,
+            solve_end=None if again else end,
+            failure=loss.kind.value,
+            detail=loss.detail,
+        )
+
+    async def _moved(
+        self, run: RunRow, to: Phase, *, solve_end: SolveEnd | None, **changes: str
+    ) -> RunRow:
+        end = None if solve_end is None else solve_end.value
+        await self._store.move_run(run.run_id, self._epoch, run.phase, to, solve_end=end, **changes)
+        return run._replace(phase=to, solve_end=solve_end)
+
+    async def _live(self, run: RunRow) -> AttemptRow:
+        attempt = await self._store.live_attempt(run.run_id)
+        if attempt is None:
+            raise Superseded(f"run {run.run_id} has no live attempt")
+        return attempt
+
+
+_SOLVING = (Phase.QUEUED, Phase.PROVISIONING, Phase.SOLVING, Phase.COLLECTING)
+_WATCHED = (Phase.SOLVING, Phase.COLLECTING)
+
+
+def loss_kind(attempt: AttemptRow) -> FailureKind:
+    """Return the kind behind a session that the plane ended as infra_lost or isolation_lost."""
+    if attempt.solve_end is SolveEnd.ISOLATION_LOST:
+        return FailureKind.ISOLATION_LOST
+    named = (attempt.detail or "").partition(":")[0]
+    return FailureKind(named) if named in set(FailureKind) else FailureKind.SHIM_LOST
+
+
+def session_limits(plan: RunPlan) -> SessionLimits:
+    limits = plan.limits
+    return SessionLimits(
+        time_s=limits.time,
+        cpu=limits.cpu,
+        memory_bytes=limits.memory,
+        disk_bytes=limits.disk,
+        processes=limits.processes,
+        archive_bytes=limits.archive,
+        pause_cap_s=limits.pause_cap,
+    )
+
+
+def solving_inputs(plan: RunPlan, subject: str, keys: CaseKeys, profile: Profile) -> SessionInputs:
+    """Return what the shim of a solving attempt is told: the visible archive and the prompt."""
+    max_steps = plan.system.settings.get("max_steps", plan.limits.steps)
+    return SessionInputs(
+        subject=subject,
+        role="solve",
+        scaffold=plan.system.scaffold,
+        settings=plan.system.settings,
+        model=plan.system.model,
+        prompt=plan.prompt,
+        channel=plan.channel,
+        has_questions=plan.condition.kind.has_questions,
+        max_steps=None if max_steps is None else int(max_steps),
+        workdir=WORKSPACE,
+        collect=WORKSPACE,
+        exclude=("data", "instruction.md"),
+        mounts=(Mount(archive="visible", at=WORKSPACE),),
+        archives={"visible": keys.visible},
+        limits=session_limits(plan),
+        heartbeat_s=profile.heartbeat_every,
+        snapshot_s=profile.snapshot_every,
+    )
