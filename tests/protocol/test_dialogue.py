@@ -207,6 +207,12 @@ def test_rule_11_a_request_gets_the_exhausted_message_of_its_channel(channel: Ch
     assert told.answers == (EXHAUSTED_NATIVE, EXHAUSTED_NATIVE)
 
 
+def test_rule_11_a_callback_text_gets_the_callback_message() -> None:
+    talk = Conversation(make_config(Channel.CALLBACK, max_rounds=0))
+    told = talk.says(asking("A?"), channel=Channel.CALLBACK)
+    assert (told.message, told.answers) == (EXHAUSTED_NATIVE, ())
+
+
 def test_rule_11_a_batch_identical_to_any_earlier_one_moves_to_solving() -> None:
     talk = Conversation(make_config())
     talk.says(asking("A?", "B?"))
