@@ -95,7 +95,9 @@ def probe_bubblewrap(base: Runtime) -> tuple[Runtime, str] | str:
     problem = ""
     for flags in (("--disable-userns",), ()):  # known since 0.8
         runtime = replace(base, name="bubblewrap", program=program, flags=flags)
-        argv = bubblewrap_argv(runtime, Box((base.python, "-I", "-S", "-c", _SCRIPT)))
+        argv = bubblewrap_argv(
+            runtime, Box((base.python, "-I", "-S", "-c", _SCRIPT), is_pid_1=True)
+        )
         problem = _problem(argv, {"uid": 1000, "pid": 1, "root_is_locked": True})
         if not problem:
             return runtime, version

@@ -61,6 +61,9 @@ class Box:
     binds: tuple[Bind, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     workdir: str = HOME
+    is_pid_1: bool = False
+    """True for a program that reaps; others get bubblewrap's own first process above them, since
+    the kernel keeps many signals from PID 1."""
     scratch_bytes: int = 256 << 20
     """Size of /tmp, of the home folder and of /dev/shm, each."""
 
@@ -123,7 +126,7 @@ def hidden_inside(runtime: Runtime, binds: list[Bind]) -> list[str]:
 def bubblewrap_argv(runtime: Runtime, box: Box) -> list[str]:
     binds = shared_binds(runtime) + split_usr()
     argv = [runtime.program, "--unshare-all", "--unshare-user", "--die-with-parent"]
-    argv += ["--new-session", "--as-pid-1", *runtime.flags]
+    argv += ["--new-session", *(["--as-pid-1"] if box.is_pid_1 else []), *runtime.flags]
     argv += ["--uid", str(UID), "--gid", str(UID), "--hostname", HOSTNAME, "--clearenv"]
     for name, value in {**base_env(), **box.env}.items():
         argv += ["--setenv", name, value]

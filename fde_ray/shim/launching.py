@@ -198,6 +198,7 @@ def _command(config: Config, inputs: Inputs, staging: Staging) -> tuple[list[str
         ),
         binds=(*staging.binds(), Bind(config.pyz, PYZ_AT)),
         workdir=inputs.workdir,
+        is_pid_1=True,
     )
     if runtime.name == "bubblewrap":
         return bubblewrap_argv(runtime, box), config.dir

@@ -22,6 +22,7 @@ from .wire import Exchange, Refused, Unreachable, json_bytes, listen_unix
 
 CHAT, MODELS, EVALUATE = "/v1/chat/completions", "/v1/models", "/v1/evaluate"
 CHAT_LIMIT = 32 << 20
+DRAIN_LIMIT = 64 << 20
 CONNECTIONS = 64
 CALL_TIMEOUT_S = 1800.0
 COMMENT_EVERY_S = 10.0
@@ -147,9 +148,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, status: int, code: str, reason: str) -> None:
         error = {"fault": "agent", "code": code, "reason": reason, "message": reason}
-        # The body of a refused request was not read: the connection cannot be used again.
+        # A body that is too large stays unread in part: the connection cannot be used again.
         self.close_connection = True
+        self._drain()
         self._reply(status, "application/json", json_bytes({"error": error}))
+
+    def _drain(self) -> None:
+        """Read what the agent is sending, so that it gets to hear the refusal."""
+        size = self.headers.get("content-length", "0")
+        left = min(int(size), DRAIN_LIMIT) if size.isdigit() else 0
+        while left > 0 and (data := self.rfile.read(min(left, 65536))):
+            left -= len(data)
 
     def _reply(self, status: int, content_type: str, body: bytes) -> None:
         self.send_response(status)

@@ -229,18 +229,18 @@ class _OutputReader(threading.Thread):
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         super().__init__(daemon=True)
         assert process.stdout is not None
-        self._fd = process.stdout.fileno()
-        self._process = process
+        self._stream = process.stdout
         self._head, self._tail, self._total = b"", b"", 0
         self.start()
 
     def run(self) -> None:
         half = OUTPUT_LIMIT // 2
-        while data := os.read(self._fd, 65536):
-            self._total += len(data)
-            room = half - len(self._head)
-            self._head += data[:room] if room > 0 else b""
-            self._tail = (self._tail + data[max(room, 0) :])[-half:]
+        with self._stream as stream:
+            while data := os.read(stream.fileno(), 65536):
+                self._total += len(data)
+                room = half - len(self._head)
+                self._head += data[:room] if room > 0 else b""
+                self._tail = (self._tail + data[max(room, 0) :])[-half:]
 
     def text(self) -> str:
         return clipped(self._head, self._tail, self._total)
