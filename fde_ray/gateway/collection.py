@@ -9,6 +9,7 @@ from fde_ray.model.base import canonical_json, sha256_hex
 from fde_ray.model.errors import Refusal
 from fde_ray.model.failures import Fault
 from fde_ray.model.session import Commit, Part
+from fde_ray.store.errors import Conflict
 from fde_ray.store.objects import ObjectStore, layout
 from fde_ray.store.runs import RunStore
 
@@ -18,6 +19,7 @@ MAX_PART_BYTES = 16 * 2**20
 MAX_EVENTS_BYTES = 8 * 2**20
 MAX_PARTS = 100_000
 MAX_EVENT_FILES = 100_000
+_SNAPSHOT = re.compile(r"[a-z0-9-]{1,40}")
 
 
 class Collection:
@@ -50,7 +52,11 @@ class Collection:
             raise _conflict("still_solving", "a final commit comes after solving has ended")
         if any(part.seq != place for place, part in enumerate(commit.parts)):
             raise _conflict("parts_unordered", "parts are listed in order, from 0")
-        if await self._store.record_commit(session.subject, commit) != commit:
+        try:
+            counts = await self._store.record_commit(session.subject, commit)
+        except Conflict as error:
+            raise _conflict("part_missing", str(error)) from error
+        if counts != commit:
             raise _conflict("commit_differs", "this snapshot is committed with another manifest")
         key = layout.manifest_key(self._tenant, session.subject, commit.snapshot)
         await self._objects.create(key, canonical_json(commit).encode())
@@ -72,9 +78,9 @@ class Collection:
         commit = Commit.model_validate_json(await self._objects.get(key))
         return self._joined(key, commit)
 
-    async def _joined(self, tenant: str, subject: str, commit: Commit) -> AsyncIterator[bytes]:
+    async def _joined(self, manifest: str, commit: Commit) -> AsyncIterator[bytes]:
         for part in commit.parts:
-            key = layout.part_key(tenant, subject, commit.snapshot, part.seq, part.sha256)
+            key = layout.part_beside(manifest, part.seq, part.sha256)
             async for chunk in self._objects.open_read(key):
                 yield chunk
 

@@ -36,11 +36,13 @@ class FakeModel:
         self.bills: list[Bill] = []
         self.errors: list[Exception] = []
         self.gate: asyncio.Event | None = None
+        self.reached = asyncio.Event()
         self.cut_after: int | None = None
 
     async def complete(self, request: ChatRequest, bill: Bill) -> ChatReply:
         self.sent.append(request)
         self.bills.append(bill)
+        self.reached.set()
         if self.gate is not None:
             await self.gate.wait()
         if self.errors:

@@ -1,0 +1,244 @@
+"""One row a try, one reply a call id, and no money beyond a budget."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fde_ray.metering.ledger import MeteredChat
+from fde_ray.metering.prices import PriceTable
+from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage
+from fde_ray.model.errors import ProviderError, Refusal
+from fde_ray.model.failures import FailureKind
+from fde_ray.model.states import Role
+from fde_ray.store.runs import RunStore
+from tests.gateway.planes import FakeModel
+from tests.store.builders import ManualClock, run_id
+
+RUN = run_id(1)
+BILL = Bill(run_id=RUN, subject=f"{RUN}.1", role=Role.AGENT, case_id="017")
+PRICES = PriceTable.model_validate(
+    {
+        "version": "v",
+        "currency": "USD",
+        "models": {"acme/big": {"per_million": {"input": "10", "output": "100"}, "source": "page"}},
+    }
+)
+BUSY = ProviderError("busy", status=503)
+LOST = ProviderError("cut", uncertain=True)
+REJECTED = ProviderError("bad key", kind=FailureKind.PROVIDER_REJECTED, status=401)
+
+
+def request(text: str = "hi", model: str = "acme/big", **more: Any) -> ChatRequest:
+    return ChatRequest(model=model, messages=({"role": "user", "content": text},), **more)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: ManualClock) -> AsyncIterator[RunStore]:
+    async with RunStore(tmp_path / "runs.db", clock, busy_timeout_s=2) as opened:
+        yield opened
+
+
+@pytest.fixture
+def model() -> FakeModel:
+    return FakeModel()
+
+
+@pytest.fixture
+def chat(store: RunStore, clock: ManualClock, model: FakeModel) -> MeteredChat:
+    return MeteredChat(model, store, PRICES, clock, random.Random(1))
+
+
+async def states(store: RunStore) -> list[tuple[int, str, int | None]]:
+    return [(row.try_no, row.state, row.cost_nanousd) for row in await store.calls_of(RUN)]
+
+
+async def test_a_call_leaves_one_finished_row_with_its_price(
+    chat: MeteredChat, store: RunStore
+) -> None:
+    reply = await chat.complete(request(), BILL, "c1")
+    assert reply.text == "hello 1"
+    assert await states(store) == [(1, "finished", 7 * 10_000 + 3 * 100_000)]
+
+
+async def test_parallel_repeats_of_a_call_reach_the_provider_once(
+    chat: MeteredChat, model: FakeModel
+) -> None:
+    replies = await asyncio.gather(*(chat.complete(request(), BILL, "c1") for _ in range(20)))
+    streamed = [c async for c in chat.stream(request(), BILL, "c1")]
+    assert {r.text for r in replies} == {"hello 1"}
+    assert streamed[0]["choices"][0]["delta"]["content"] == "hello 1"
+    assert len(model.sent) == 1
+
+
+async def test_a_repeat_after_a_restart_gets_the_stored_reply(
+    chat: MeteredChat, store: RunStore, clock: ManualClock, model: FakeModel
+) -> None:
+    first = await chat.complete(request(), BILL, "c1")
+    anew = MeteredChat(model, store, PRICES, clock)
+    assert await anew.complete(request(), BILL, "c1") == first
+    assert len(model.sent) == 1
+
+
+async def test_a_call_id_belongs_to_one_request(chat: MeteredChat) -> None:
+    await chat.complete(request(), BILL, "c1")
+    with pytest.raises(Refusal) as caught:
+        await chat.complete(request("other"), BILL, "c1")
+    assert (caught.value.status, caught.value.code) == (409, "call_id_reused")
+
+
+async def test_provider_faults_are_retried_as_often_as_asked(
+    chat: MeteredChat, store: RunStore, clock: ManualClock, model: FakeModel
+) -> None:
+    model.errors = [BUSY, ProviderError("slow down", status=429, retry_after_s=50), LOST]
+    began = clock.now()
+    assert (await chat.complete(request(), BILL, "c1", retries=3)).text == "hello 4"
+    assert [s[1] for s in await states(store)] == ["failed", "failed", "ambiguous", "finished"]
+    assert 50 < clock.now() - began < 60
+
+
+async def test_agent_calls_are_not_retried_here_and_may_be_repeated(
+    chat: MeteredChat, store: RunStore, model: FakeModel
+) -> None:
+    model.errors = [BUSY]
+    with pytest.raises(ProviderError):
+        await chat.complete(request(), BILL, "c1")
+    assert (await chat.complete(request(), BILL, "c1")).text == "hello 2"
+    assert [s[:2] for s in await states(store)] == [(1, "failed"), (2, "finished")]
+
+
+async def test_a_rejection_is_final(chat: MeteredChat, store: RunStore, model: FakeModel) -> None:
+    model.errors = [REJECTED]
+    with pytest.raises(ProviderError):
+        await chat.complete(request(), BILL, "c1", retries=5)
+    assert len(model.sent) == 1
+    assert [s[1] for s in await states(store)] == ["failed"]
+
+
+async def test_a_call_that_was_sent_and_lost_is_charged_as_an_estimate(
+    chat: MeteredChat, store: RunStore, model: FakeModel
+) -> None:
+    model.errors = [LOST]
+    with pytest.raises(ProviderError):
+        await chat.complete(request(), BILL, "c1")
+    ((_, state, cost),) = await states(store)
+    assert state == "ambiguous"
+    assert cost is not None
+    assert cost > 0
+
+
+async def test_a_caller_who_leaves_does_not_lose_the_reply(
+    chat: MeteredChat, store: RunStore, model: FakeModel
+) -> None:
+    model.gate = asyncio.Event()
+    caller = asyncio.create_task(chat.complete(request(), BILL, "c1"))
+    await model.reached.wait()
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    model.gate.set()
+    assert (await chat.complete(request(), BILL, "c1")).text == "hello 1"
+    assert len(model.sent) == 1
+
+
+async def test_calls_in_flight_at_the_end_are_closed_as_ambiguous(
+    chat: MeteredChat, store: RunStore, model: FakeModel
+) -> None:
+    model.gate = asyncio.Event()
+    caller = asyncio.create_task(chat.complete(request(), BILL, "c1"))
+    await model.reached.wait()
+    await chat.aclose()
+    await asyncio.gather(caller, return_exceptions=True)
+    assert [s[1] for s in await states(store)] == ["ambiguous"]
+
+
+@pytest.mark.parametrize("cut_after", [0, 1])
+async def test_a_stream_cut_in_the_middle_is_ambiguous_and_says_so(
+    chat: MeteredChat, store: RunStore, model: FakeModel, cut_after: int
+) -> None:
+    model.cut_after, model.errors = cut_after, [LOST]
+    seen: list[Any] = []
+
+    async def read() -> None:
+        seen.extend([c async for c in chat.stream(request(), BILL, "c1")])
+
+    with pytest.raises(ProviderError):
+        await read()
+    assert [s[1] for s in await states(store)] == ["ambiguous"]
+
+
+async def test_an_abandoned_stream_is_drained_and_counted(
+    chat: MeteredChat, store: RunStore
+) -> None:
+    stream = chat.stream(request(), BILL, "c1")
+    await anext(stream)
+    await stream.aclose()  # type: ignore[attr-defined]
+    assert (await chat.complete(request(), BILL, "c1")).usage.completion_tokens == 3
+    assert [s[1] for s in await states(store)] == ["finished"]
+
+
+class Uncounted(FakeModel):
+    async def complete(self, request: ChatRequest, bill: Bill) -> ChatReply:
+        reply = await super().complete(request, bill)
+        return reply.evolve(usage=Usage(source="offline"))
+
+
+async def test_tokens_that_nobody_counted_are_estimated_and_never_free(
+    store: RunStore, clock: ManualClock
+) -> None:
+    chat = MeteredChat(Uncounted(), store, PRICES, clock)
+    reply = await chat.complete(request(), BILL, "c1")
+    assert reply.usage.source == "estimated"
+    assert ((await states(store))[0][2] or 0) > 0
+    offline = await chat.complete(request(model="offline/x"), BILL, "c2")
+    assert offline.usage.source == "offline"
+    assert (await states(store))[1][2] == 0
+
+
+async def test_an_unknown_price_is_an_unknown_cost(chat: MeteredChat, store: RunStore) -> None:
+    await chat.complete(request(model="acme/new"), BILL, "c1")
+    assert (await states(store))[0][2] is None
+
+
+async def test_at_most_what_a_budget_covers_is_sent(
+    chat: MeteredChat, store: RunStore, model: FakeModel
+) -> None:
+    # A call reserves some 16 prompt and 10 completion tokens: over a million nano-dollars.
+    limit = 10 * 1_200_000
+
+    async def call(n: int) -> str:
+        try:
+            await chat.complete(request(max_tokens=10), BILL, f"c{n}", budget_nanousd=limit)
+        except Refusal as refusal:
+            return refusal.code
+        return "sent"
+
+    model.gate = asyncio.Event()
+    calls = [asyncio.create_task(call(n)) for n in range(50)]
+    await asyncio.sleep(0.3)
+    assert 5 <= len(model.sent) <= 10
+    model.gate.set()
+    assert set(await asyncio.gather(*calls)) == {"sent", "budget_exhausted"}
+    assert (await store.spent(RUN)).nanousd <= limit
+
+
+async def test_a_budget_refuses_what_has_no_price(chat: MeteredChat) -> None:
+    with pytest.raises(Refusal) as caught:
+        await chat.complete(request(model="acme/new"), BILL, "c1", budget_nanousd=10**9)
+    assert caught.value.code == "unpriced"
+    offline = await chat.complete(request(model="offline/x"), BILL, "c2", budget_nanousd=1)
+    assert offline.text
+
+
+async def test_a_budget_bounds_the_output_of_a_call(chat: MeteredChat, model: FakeModel) -> None:
+    await chat.complete(request(), BILL, "c1", budget_nanousd=10**12)
+    assert model.sent[0].max_tokens is not None
