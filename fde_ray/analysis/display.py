@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from .aggregates import CLARIFICATION, NOT_APPLICABLE, Total
+from .foreign_text import safe_text
 from .measures import Measure
 from .summary import GroupMetrics, GroupSummary, SweepSummary
 
@@ -121,7 +122,8 @@ def labels(summary: SweepSummary) -> list[str]:
     """Return the warnings that every view shows first."""
     found = []
     if summary.offline:
-        found.append(f"{OFFLINE_LABEL} (roles: {', '.join(summary.offline)})")
+        roles = ", ".join(safe_text(role, limit=40) for role in summary.offline)
+        found.append(f"{OFFLINE_LABEL} (roles: {roles})")
     if summary.unsafe_sandbox:
         found.append(UNSAFE_LABEL)
     return found

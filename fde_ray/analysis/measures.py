@@ -36,7 +36,10 @@ class Measure(Record):
 
 def mean(values: Sequence[float]) -> float:
     """Return the mean, summed without rounding in between, so in any order."""
-    return math.fsum(values) / len(values)
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:
+        return math.fsum(value / len(values) for value in values)
 
 
 def mean_measure(

@@ -13,6 +13,9 @@ WIDTH, HEIGHT = 720, 400
 LEFT, RIGHT, TOP, BOTTOM = 60, 20, 18, 52
 COLOURS = 8
 DODGE = 15.0
+MOST_STEPS = 50
+LARGEST = 1e12
+"""Scores beyond it stand at the edge of the plot."""
 
 SHAPES = (
     "M0,-6a6,6 0 1,0 .01,0z",
@@ -65,7 +68,7 @@ class _Scale(NamedTuple):
         return round(LEFT + recall * (WIDTH - LEFT - RIGHT), 1)
 
     def y(self, score: float) -> float:
-        share = (score - self.low) / (self.high - self.low)
+        share = (max(self.low, min(self.high, score)) - self.low) / (self.high - self.low)
         return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
 
 
@@ -120,22 +123,25 @@ def _mean_mark(label: str, quality: float | None, recall: float | None, scale: _
 
 
 def _dodged(series: Sequence[Series]) -> tuple[Series, ...]:
-    """Set means that would cover each other side by side."""
+    """Set means that would cover each other side by side, where there is room."""
     placed: list[Mark] = []
     moved = []
     for one in series:
-        mean = one.mean
-        while mean is not None and any(_near(mean, other) for other in placed):
-            step = DODGE if mean.x < (LEFT + WIDTH - RIGHT) / 2 or _is_left(mean) else -DODGE
-            mean = mean._replace(x=round(mean.x + step, 1))
+        mean = _free_place(one.mean, placed) if one.mean else None
         if mean is not None:
             placed.append(mean)
         moved.append(one._replace(mean=mean))
     return tuple(moved)
 
 
-def _is_left(mark: Mark) -> bool:
-    return mark.x <= LEFT
+def _free_place(mark: Mark, placed: Sequence[Mark]) -> Mark:
+    for step in range(2 * MOST_STEPS):
+        offset = DODGE * ((step + 1) // 2) * (1 if step % 2 else -1)
+        tried = mark._replace(x=round(mark.x + offset, 1))
+        inside = LEFT <= tried.x <= WIDTH - RIGHT
+        if inside and not any(_near(tried, other) for other in placed):
+            return tried
+    return mark
 
 
 def _near(one: Mark, other: Mark) -> bool:
@@ -143,7 +149,8 @@ def _near(one: Mark, other: Mark) -> bool:
 
 
 def _scale(scores: Sequence[float]) -> _Scale:
-    low, high = min(0.0, *scores), max(1.0, *scores)
+    kept = [max(-LARGEST, min(LARGEST, score)) for score in scores]
+    low, high = min([0.0, *kept]), max([1.0, *kept])
     rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= rough * 0.999)

@@ -25,6 +25,7 @@ SEED = 12_345
 LEVEL = 0.95
 EXACT_LIMIT = 50
 EQUAL_DECIMALS = 12
+LARGEST = 1e300
 
 G = TypeVar("G")
 
@@ -60,6 +61,8 @@ def ratio_interval(
     n = len(values)
     if n < 2:
         return _no_interval(n)
+    if any(abs(value) > LARGEST for found in values.values() for value in found):
+        return Interval(low=None, high=None, n=n, undefined="values too large to add up")
     cases = sorted(values)
     sums = np.array([math.fsum(values[c]) for c in cases])
     counts = np.array([float(len(values[c])) for c in cases])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -319,7 +320,7 @@ def test_every_planned_run_has_exactly_one_status() -> None:
     [{"solve_end": SolveEnd.BUDGET}, {"outcome": FailureKind.BUDGET_EXHAUSTED}],
     ids=["stopped", "shortened"],
 )
-def test_rule_1_a_budget_stopped_run_is_never_compared_as_whole(change: dict[str, object]) -> None:
+def test_rule_1_a_budget_stopped_run_is_never_compared_as_whole(change: dict[str, Any]) -> None:
     found = group([make_result("017", score=1.0, **change)])
     assert found.statuses["budget_stopped"] == 1
     assert found.metrics.quality.value is None
