@@ -254,3 +254,16 @@ def test_code_with_its_imports_is_copied(tmp_path: Path) -> None:
     target = schema(name="solve.py", format_="text", fields=[])
     found = verdict(tmp_path, source, source, schema_=target)
     assert found.verdict == "clean", found.findings
+
+
+def test_rows_without_identifier_are_paired_by_group_and_values(tmp_path: Path) -> None:
+    fields = [f for f in FIELDS if f["name"] != "job_id"]
+    rows = [
+        {"line": f"L{n % 2}", "position": n // 2 + 1, "length_mm": n * 7 % 50, "cost": n % 3}
+        for n in range(1500)
+    ]
+    shuffled = [rows[n * 7 % 1500] for n in range(1500)]
+    source = {"f.csv": as_csv(renamed(shuffled, ALIASES))}
+    output = {"plan.csv": as_csv(rows)}
+    found = verdict(tmp_path, source, output, schema_=schema(fields=fields))
+    assert found.verdict == "clean", found.findings

@@ -112,29 +112,82 @@ def _matches(
 def _bucketed(
     fields: list[Field], target: Table, source: Table, ours: Key, theirs: Key, *, keyed: bool
 ) -> Alignment:
-    buckets: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for number_, row in enumerate(source.rows):
-        buckets[theirs(row)].append(number_)
-    columns = _value_columns(fields, target, source)
+    our_keys = [ours(row) for row in target.rows]
+    their_keys = [theirs(row) for row in source.rows]
     partner: dict[int, int] = {}
-    place: int | None
-    for exact in (True, False):
-        for number_, row in enumerate(target.rows):
-            bucket = buckets.get(ours(row), [])
-            if number_ in partner or not bucket:
-                continue
-            fitting = (p for p in bucket[:MAX_SCAN] if _fits(row, source.rows[p], columns))
-            place = next(fitting, None) if exact and len(bucket) > 1 else bucket[0]
-            if place is not None:
-                partner[number_] = place
-                bucket.remove(place)
-    taken = set(partner.values())
+    taken: set[int] = set()
+    values = _plain_columns(fields, target, source, ("decision", "derived_checked"))
+    order = _plain_columns(fields, target, source, ("order",))
+    for columns in ([*values, *order], values):
+        _pair_equal(target, source, our_keys, their_keys, columns, partner, taken)
+    _pair_fitting(fields, target, source, our_keys, their_keys, partner, taken)
+    _pair_equal(target, source, our_keys, their_keys, [], partner, taken)
     return Alignment(
         pairs=[(target.rows[t], source.rows[s]) for t, s in sorted(partner.items())],
         added=[n for n in range(len(target.rows)) if n not in partner],
         dropped=[n for n in range(len(source.rows)) if n not in taken],
         keyed=keyed,
     )
+
+
+def _plain_columns(
+    fields: list[Field], target: Table, source: Table, roles: tuple[str, ...]
+) -> list[tuple[int, int]]:
+    return [
+        (own, places[0])
+        for own, places, f in _value_columns(fields, target, source)
+        if f.role in roles and f.declared is None
+    ]
+
+
+def _pair_equal(
+    target: Table,
+    source: Table,
+    our_keys: list[tuple[str, ...]],
+    their_keys: list[tuple[str, ...]],
+    columns: list[tuple[int, int]],
+    partner: dict[int, int],
+    taken: set[int],
+) -> None:
+    """Pair rows of one key whose cells in `columns` agree, in the order of both tables."""
+    free: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for place in range(len(source.rows) - 1, -1, -1):
+        if place not in taken:
+            row = source.rows[place]
+            free[(*their_keys[place], *(loose(row[s]) for _, s in columns))].append(place)
+    for place, row in enumerate(target.rows):
+        if place in partner:
+            continue
+        fitting = free.get((*our_keys[place], *(loose(row[t]) for t, _ in columns)))
+        if fitting:
+            partner[place] = fitting.pop()
+            taken.add(partner[place])
+
+
+def _pair_fitting(
+    fields: list[Field],
+    target: Table,
+    source: Table,
+    our_keys: list[tuple[str, ...]],
+    their_keys: list[tuple[str, ...]],
+    partner: dict[int, int],
+    taken: set[int],
+) -> None:
+    """Pair rows of one key that agree within tolerance and declared factors; small groups only."""
+    columns = _value_columns(fields, target, source)
+    groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for place, key in enumerate(their_keys):
+        if place not in taken:
+            groups[key].append(place)
+    for number_, row in enumerate(target.rows):
+        group = groups.get(our_keys[number_], [])
+        if number_ in partner or not 1 < len(group) <= MAX_SCAN:
+            continue
+        fit = next((p for p in group if _fits(row, source.rows[p], columns)), None)
+        if fit is not None:
+            partner[number_] = fit
+            taken.add(fit)
+            group.remove(fit)
 
 
 def _value_columns(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -139,7 +140,6 @@ def _checked_table(
     except Unreadable as error:
         return Verdict("unchecked", [f"it {error}"])
     tables: list[Table] = []
-    bag = Bag()
     unread: list[str] = []
     for path, source in sources:
         try:
@@ -148,24 +148,24 @@ def _checked_table(
             unread.append(f"source {path[:80]!r}: {error}")
             continue
         tables += found
-        _fill(bag, path, source, found)
     if unread and not tables:
         return Verdict("unchecked", unread)
-    verdict = compared(rules, target, tables, bag)
+    verdict = compared(rules, target, tables, lambda: _bag_of(sources, tables))
     if verdict.verdict == "rejected" and unread:
         return Verdict("unchecked", [*unread, *verdict.findings])
     return verdict
 
 
-def _fill(bag: Bag, path: str, source: bytes, tables: list[Table]) -> None:
+def _bag_of(sources: list[tuple[str, bytes]], tables: list[Table]) -> Bag:
+    bag = Bag()
     for table in tables:
         bag.add_table(table)
-    suffix = path.rsplit(".", 1)[-1].lower() if "." in path else ""
-    if suffix in TEXT_SUFFIXES or is_code(path):
-        try:
-            bag.add(decoded(source))
-        except Unreadable:
-            return
+    for path, source in sources:
+        suffix = path.rsplit(".", 1)[-1].lower() if "." in path else ""
+        if suffix in TEXT_SUFFIXES or is_code(path):
+            with contextlib.suppress(Unreadable):
+                bag.add(decoded(source))
+    return bag
 
 
 def _target_table(content: bytes, name: str, wanted: set[str]) -> Table:

@@ -14,6 +14,7 @@ MAX_BYTES = 64 << 20
 MAX_CELLS = 4_000_000
 MAX_COLUMNS = 4_000
 MAX_TABLES = 200
+SAMPLE_LINES = 500
 TEXT_SUFFIXES = ("csv", "tsv", "txt", "md", "dat", "tab", "psv", "log", "rst", "out", "")
 _RULE_CELL = re.compile(r"\s*:?-{2,}:?\s*|\s*[=+-]*\s*")
 
@@ -66,8 +67,10 @@ def tables_of_text(text: str, label: str = "") -> list[Table]:
     found: list[Table] = []
     for number, block in enumerate(_piped_blocks(text), start=1):
         found += tables_of_grid(block, f"table {number}")
-    rows = [grid for mark in ",;\t|" if (grid := _delimited(text, mark))]
-    best = max(rows, key=_regularity, default=[])
+    sample = "".join(text.splitlines(keepends=True)[:SAMPLE_LINES])
+    grids = {mark: grid for mark in ",;\t|" if (grid := _delimited(sample, mark))}
+    mark = max(grids, key=lambda m: _regularity(grids[m]), default=None)
+    best = _delimited(text, mark) if mark else []
     if not best:
         best = [[line.strip()] for line in text.splitlines() if line.strip()]
     return [*found, *tables_of_grid(best, label)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import chain, islice
@@ -59,7 +59,9 @@ class FileRules:
     reported: dict[str, Any] | None
 
 
-def compared(rules: FileRules, target: Table, sources: list[Table], bag: Bag) -> Verdict:
+def compared(
+    rules: FileRules, target: Table, sources: list[Table], bag: Callable[[], Bag]
+) -> Verdict:
     """Return the verdict on `target`, the best over all ways to read `sources`."""
     present = [f for f in rules.fields if f.name in target.columns and f.role != "informational"]
     if not present:
@@ -78,7 +80,7 @@ def compared(rules: FileRules, target: Table, sources: list[Table], bag: Bag) ->
     best = max(attempts, key=lambda a: a.rank, default=None)
     if best is not None and (best.anchored or (best.share == 1.0 and best.keyed)):
         return Verdict("rejected", best.findings)
-    return _scattered(present, target, bag)
+    return _scattered(present, target, bag())
 
 
 def _attempts(

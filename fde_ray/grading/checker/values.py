@@ -43,7 +43,7 @@ def _plain(number: Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 18)
 def loose_text(text: str) -> str:
     """Return letters and digits only, without leading zeros: how ids are compared last."""
     if _NUMBER.fullmatch(text) and len(text) <= MAX_NUMBER_CHARS:
@@ -64,7 +64,7 @@ def numbers(cell: Cell) -> tuple[Decimal, ...]:
     return _numbers_in(str(cell).strip())
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=1 << 18)
 def _numbers_in(text: str) -> tuple[Decimal, ...]:
     if not text or len(text) > MAX_NUMBER_CHARS:
         return ()
