@@ -27,7 +27,7 @@ def as_refusal(error: Exception) -> Refusal:
     if isinstance(error, Conflict):
         return Refusal(409, Fault.AGENT, str(error), code="conflict")
     if isinstance(error, RowMissing):
-        return Refusal(404, Fault.AGENT, "there is no such session", code="not_yours")
+        return Refusal(404, Fault.AGENT, error.detail, code="unknown")
     if isinstance(error, KeyInvalid):
         return Refusal(400, Fault.AGENT, "a name is not allowed", code="bad_request")
     if isinstance(error, Superseded):

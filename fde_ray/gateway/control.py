@@ -1,0 +1,163 @@
+"""The control-plane: what the CLI and a dashboard ask of sweeps. Pods never reach it.
+
+It knows no provider key and starts nothing: a submitted sweep is planned by the callable it is
+given and stored; whoever supervises finds it there.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+
+from fde_ray.model.documents import parse_document
+from fde_ray.model.errors import Refusal, SpecError, UserError
+from fde_ray.model.failures import Fault
+from fde_ray.model.profile import Profile
+from fde_ray.model.specs import SweepSpec
+from fde_ray.store.errors import KeyMissing
+from fde_ray.store.objects import ObjectStore, layout
+from fde_ray.store.runs import RunStore, SweepRow, SweepRun
+
+from .app import Handler, bearer_of, body_of, guarded, json_response, plain_app
+
+SPEC_BODY = 1_000_000
+_STATES = {"pause": "paused", "resume": "running", "cancel": "cancelled"}
+_UNKNOWN_KEY = re.compile(r"unknown key '([^'.]*)")
+
+Submit = Callable[[SweepSpec], Awaitable[bool]]
+"""Plan and store a sweep; False = the same sweep was there before."""
+
+
+def control_plane_app(
+    store: RunStore,
+    objects: ObjectStore,
+    submit: Submit,
+    *,
+    tenant: str = "local",
+    secret: str | None = None,
+) -> FastAPI:
+    """Return the app. secret: a bearer that every request must show; None on a private socket."""
+    desk = Desk(store, objects, submit, tenant)
+    table: list[tuple[str, str, Handler]] = [
+        ("POST", "/v1/sweeps", desk.submit),
+        ("GET", "/v1/sweeps", desk.sweeps),
+        ("GET", "/v1/sweeps/{name}", desk.sweep),
+        ("POST", "/v1/sweeps/{name}/{action}", desk.change),
+        ("GET", "/v1/runs/{run}", desk.run),
+        ("GET", "/v1/results", desk.results),
+    ]
+    return plain_app([(m, path, _admitted(handler, secret)) for m, path, handler in table])
+
+
+def _admitted(handler: Handler, secret: str | None) -> Handler:
+    async def admitted(request: Request) -> Response:
+        if secret is not None and not hmac.compare_digest(
+            bearer_of(request).encode(), secret.encode()
+        ):
+            raise Refusal(401, Fault.AGENT, "the bearer is not valid", code="token_invalid")
+        return await handler(request)
+
+    return guarded(admitted)
+
+
+class Desk:
+    def __init__(self, store: RunStore, objects: ObjectStore, submit: Submit, tenant: str) -> None:
+        self._store, self._objects, self._tenant = store, objects, tenant
+        self._submit = submit
+
+    async def submit(self, request: Request) -> Response:
+        spec = submitted_spec(await body_of(request, SPEC_BODY))
+        try:
+            new = await self._submit(spec)
+        except UserError as error:
+            raise Refusal(400, Fault.AGENT, str(error), code="bad_spec") from error
+        return json_response({"name": spec.name, "new": new}, 201 if new else 200)
+
+    async def sweeps(self, request: Request) -> Response:
+        rows = [row for row in await self._store.sweeps() if row.tenant == self._tenant]
+        return json_response({"sweeps": [_sweep_json(row) for row in rows]})
+
+    async def sweep(self, request: Request) -> Response:
+        row = await self._known(str(request.path_params["name"]))
+        runs = await self._store.runs_of_sweep(row.name, tenant=self._tenant)
+        costs = await self._store.costs_of_sweep(row.name, tenant=self._tenant)
+        value = {
+            **_sweep_json(row),
+            "spec": row.spec,
+            "runs": [_run_json(run) for run in runs],
+            "cost": [line.jsonable() for line in costs],
+        }
+        return json_response(value)
+
+    async def change(self, request: Request) -> Response:
+        state = _STATES.get(str(request.path_params["action"]))
+        if state is None:
+            raise Refusal(404, Fault.AGENT, "pause, resume or cancel", code="no_route")
+        row = await self._known(str(request.path_params["name"]))
+        await self._store.set_sweep_state(row.name, state, tenant=self._tenant)  # type: ignore[arg-type]
+        return json_response({"name": row.name, "state": state})
+
+    async def run(self, request: Request) -> Response:
+        row = await self._store.run(str(request.path_params["run"]))
+        if row.tenant != self._tenant:
+            raise Refusal(404, Fault.AGENT, "there is no such run", code="unknown")
+        attempts = await self._store.attempts_of(row.run_id)
+        value = {
+            **row._asdict(),
+            "attempts": [
+                {
+                    "attempt": one.number,
+                    "state": one.state,
+                    "solve_end": one.solve_end,
+                    "failure": one.failure,
+                    "detail": one.detail,
+                }
+                for one in attempts
+            ],
+        }
+        return json_response(value)
+
+    async def results(self, request: Request) -> Response:
+        """Every `result.json` of a sweep, as it lies in the store."""
+        row = await self._known(request.query_params.get("sweep", ""))
+        found: list[Any] = []
+        for run in await self._store.runs_of_sweep(row.name, tenant=self._tenant):
+            try:
+                key = layout.result_key(self._tenant, run.run_id, run.grade_id)
+                found.append((await self._objects.get(key)).decode())
+            except KeyMissing:
+                continue
+        body = '{"results":[' + ",".join(found) + "]}"
+        return Response(body, media_type="application/json")
+
+    async def _known(self, name: str) -> SweepRow:
+        try:
+            return await self._store.sweep(name, tenant=self._tenant)
+        except UserError as error:
+            raise Refusal(404, Fault.AGENT, str(error), code="unknown") from error
+
+
+def submitted_spec(data: bytes) -> SweepSpec:
+    """Return the spec; Refusal 400 names the line, and says when a key is the operator's."""
+    try:
+        return parse_document(data, SweepSpec)
+    except SpecError as error:
+        reason = error.reason
+        unknown = _UNKNOWN_KEY.match(reason)
+        if unknown and unknown[1] in Profile.model_fields:
+            reason = f"{unknown[1]!r} belongs to the operator's profile, not to a sweep"
+        where = "" if error.line is None else f"line {error.line}: "
+        raise Refusal(400, Fault.AGENT, where + reason, code="bad_spec") from error
+
+
+def _sweep_json(row: SweepRow) -> dict[str, Any]:
+    return {"name": row.name, "state": row.state, "created_at": row.created_at}
+
+
+def _run_json(run: SweepRun) -> dict[str, Any]:
+    return run._asdict()
