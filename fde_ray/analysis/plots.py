@@ -14,6 +14,7 @@ LEFT, RIGHT, TOP, BOTTOM = 60, 20, 18, 52
 COLOURS = 8
 DODGE = 15.0
 MOST_STEPS = 50
+MOST_RUNS = 400
 LARGEST = 1e12
 """Scores beyond it stand at the edge of the plot."""
 
@@ -52,7 +53,10 @@ class Tick(NamedTuple):
 
 
 class Plot(NamedTuple):
+    """The drawing. Single runs are left out when they are too many to be told apart."""
+
     series: tuple[Series, ...]
+    runs_left_out: int
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     reference_y: float
@@ -84,8 +88,13 @@ def score_against_recall(summary: SweepSummary) -> Plot | None:
         _series(g, place if several else systems.index(g.system), scale, several)
         for place, g in enumerate(groups)
     )
+    drawn = sum(len(one.runs) for one in series)
+    left_out = drawn if drawn > MOST_RUNS else 0
+    if left_out:
+        series = tuple(one._replace(runs=()) for one in series)
     return Plot(
         series=_dodged(series),
+        runs_left_out=left_out,
         x_ticks=tuple(Tick(scale.x(p / 100), f"{p}") for p in range(0, 101, 20)),
         y_ticks=_y_ticks(scale),
         reference_y=scale.y(1.0),

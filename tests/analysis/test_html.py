@@ -277,6 +277,13 @@ def test_marks_at_one_place_are_set_side_by_side() -> None:
     assert all(0 <= x <= WIDTH for x, _ in places)
 
 
+def test_runs_too_many_to_tell_apart_are_left_out_of_the_plot() -> None:
+    results = [make_result("017", repeat=i + 1) for i in range(401)]
+    _, page = page_of(results)
+    assert "the 401 single runs are too many" in page.visible
+    assert not [a for tag, a in page.tags if tag == "circle"]
+
+
 def test_series_of_many_systems_differ_by_colour_and_shape() -> None:
     results = [make_result("017", f"s{i:02}") for i in range(18)]
     plot = score_against_recall(summary(results, make_plan(results), resampling=FEW))
