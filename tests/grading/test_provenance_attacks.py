@@ -116,6 +116,33 @@ def test_rule_20_dropped_rows_need_true_counts(
     assert found.verdict == "rejected"
 
 
+def test_rule_21_best_rows_of_two_artifacts_cannot_be_picked(tmp_path: Path) -> None:
+    draft = [r | {"length_mm": r["length_mm"] + 1} for r in ROWS]
+    source = {"a.csv": as_csv(ROWS), "b.csv": as_csv(draft)}
+    for row_set in ("graded", "decision"):
+        found = verdict(
+            tmp_path,
+            source,
+            {"plan.csv": as_csv([*ROWS[:4], *draft[4:]])},
+            schema_=schema(row_set),
+            rows={"plan.csv": (16, 8)},
+        )
+        assert found.verdict == "rejected"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        as_csv(ROWS) + b"#J-999,L1,9,5,5\n",
+        as_csv(ROWS).replace(b",", b";"),
+        b"length_mm\n1\n" + as_csv(ROWS),
+    ],
+    ids=["commented-row", "other-delimiter", "header-before-the-header"],
+)
+def test_normalised_csv_is_read_as_the_grader_reads_it(tmp_path: Path, text: bytes) -> None:
+    assert verdict(tmp_path, LAYOUTS["csv"], {"plan.csv": text}).verdict != "clean"
+
+
 @pytest.mark.parametrize("factor", [7.31, 1.1, -1.0, 999.0])
 def test_rule_22_factor_that_is_no_unit_is_rejected(tmp_path: Path, factor: float) -> None:
     rows = [r | {"length_mm": r["length_mm"] * factor} for r in ROWS]

@@ -138,6 +138,11 @@ HONEST: dict[str, Mapping[str, bytes]] = {
             [{k: r[k] for k in ("order_no", "length_mm", "price")} for r in FOREIGN]
         ),
     },
+    "merged cells": {
+        "f.xlsx": spreadsheet(
+            [r | {"machine": r["machine"] if r["seq"] == 1 else None} for r in FOREIGN]
+        )
+    },
     "a draft beside it": {
         "draft.csv": as_csv([r | {"length_mm": 1} for r in FOREIGN]),
         "final.csv": as_csv(FOREIGN),
@@ -267,3 +272,18 @@ def test_rows_without_identifier_are_paired_by_group_and_values(tmp_path: Path) 
     output = {"plan.csv": as_csv(rows)}
     found = verdict(tmp_path, source, output, schema_=schema(fields=fields))
     assert found.verdict == "clean", found.findings
+
+
+@pytest.mark.parametrize("words", [(True, False), ("yes", "no"), ("True", "False")])
+def test_truth_values_may_become_one_and_zero(tmp_path: Path, words: tuple[Any, Any]) -> None:
+    fields = [
+        {"name": "job_id", "type": "string", "role": "identifier"},
+        {"name": "change", "type": "integer", "role": "decision"},
+    ]
+    rows: list[dict[str, Any]] = [{"job_id": f"J{n}", "change": n % 2} for n in range(6)]
+    told = [r | {"change": words[0] if r["change"] else words[1]} for r in rows]
+    source, output = {"f.json": json.dumps(told).encode()}, {"plan.csv": as_csv(rows)}
+    found = verdict(tmp_path, source, output, schema_=schema(fields=fields))
+    assert found.verdict == "clean", found.findings
+    flipped = {"plan.csv": as_csv([r | {"change": 1 - r["change"]} for r in rows])}
+    assert verdict(tmp_path, source, flipped, schema_=schema(fields=fields)).verdict == "rejected"

@@ -10,7 +10,7 @@ from typing import Any
 
 from .columns import field_of
 from .documents import tables_of
-from .reading import MAX_BYTES, TEXT_SUFFIXES, Table, Unreadable, decoded
+from .reading import MAX_BYTES, TEXT_SUFFIXES, Table, Unreadable, decoded, strict_csv
 from .tables import Bag, FileRules, Verdict, compared
 
 RESULT_FILE = "_result.json"
@@ -136,7 +136,10 @@ def _checked_table(
     fields = [field_of(item, job["unit_factors"], name) for item in file["fields"]]
     rules = FileRules(fields, str(file.get("row_set", "graded")), job["rows"].get(name))
     try:
-        target = _target_table(content, name, {f.name for f in fields})
+        if file.get("format") == "csv":
+            target = strict_csv(content)
+        else:
+            target = _target_table(content, name, {f.name for f in fields})
     except Unreadable as error:
         return Verdict("unchecked", [f"it {error}"])
     tables: list[Table] = []

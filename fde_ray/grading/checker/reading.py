@@ -76,6 +76,16 @@ def tables_of_text(text: str, label: str = "") -> list[Table]:
     return [*found, *tables_of_grid(best, label)]
 
 
+def strict_csv(content: bytes) -> Table:
+    """Return the one table that a plain CSV reader sees: commas, header first, nothing skipped."""
+    rows = _delimited(decoded(content), ",", comments=False)
+    if not rows:
+        raise Unreadable("holds no table")
+    width = max(len(row) for row in rows)
+    names = [str(cell) for cell in _padded(rows[0], width)]
+    return Table(names, [_padded(row, width) for row in rows[1:]])
+
+
 def _piped_blocks(text: str) -> list[list[list[Cell]]]:
     blocks: list[list[list[Cell]]] = [[]]
     for line in text.splitlines():
@@ -89,13 +99,15 @@ def _piped_blocks(text: str) -> list[list[list[Cell]]]:
     return [block for block in blocks if len(block) > 1][:MAX_TABLES]
 
 
-def _delimited(text: str, mark: str) -> list[list[Cell]]:
+def _delimited(text: str, mark: str, *, comments: bool = True) -> list[list[Cell]]:
     rows: list[list[Cell]] = []
     cells = 0
     lines = io.StringIO(text, newline="")
     try:
         for row in csv.reader(lines, delimiter=mark):
-            if not any(cell.strip() for cell in row) or row[0].lstrip().startswith("#"):
+            if not any(cell.strip() for cell in row):
+                continue
+            if comments and row[0].lstrip().startswith("#"):
                 continue
             cells += len(row)
             if cells > MAX_CELLS or len(row) > MAX_COLUMNS:
@@ -103,7 +115,7 @@ def _delimited(text: str, mark: str) -> list[list[Cell]]:
             rows.append([cell.strip() for cell in row])
     except csv.Error:
         return []
-    return rows if any(len(row) > 1 for row in rows) else []
+    return rows if not comments or any(len(row) > 1 for row in rows) else []
 
 
 def _regularity(grid: list[list[Cell]]) -> tuple[float, int]:

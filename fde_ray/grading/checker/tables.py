@@ -110,6 +110,8 @@ def _row_findings(
         findings.append(f"{len(invented)} rows are not in the source, first {invented[0] + 1}")
     if alignment.dropped and rules.row_set == "decision":
         findings.append(f"{len(alignment.dropped)} rows of the source were dropped")
+    elif _dropped_beside_kept(present, table, alignment):
+        findings.append("rows were dropped whose keys other rows kept")
     changed = bool(alignment.dropped or alignment.added)
     counts = (len(table.rows), len(source.rows))
     if changed and rules.reported is None:
@@ -125,6 +127,16 @@ def _row_findings(
     return findings, notes
 
 
+def _dropped_beside_kept(present: list[Field], table: Table, alignment: Alignment) -> bool:
+    places = [c for f in present if f.is_identity for c in named_columns(f, table)[:1]]
+    if not places or not alignment.dropped:
+        return False
+    kept = {tuple(loose(source[c]) for c in places) for _, source in alignment.pairs}
+    gone = {tuple(loose(table.rows[n][c]) for c in places) for n in alignment.dropped}
+    has_identifier = any(f.role == "identifier" for f in present)
+    return has_identifier and not kept.isdisjoint(gone)
+
+
 def _is_absence(present: list[Field], target: Table, place: int) -> bool:
     values = [f for f in present if f.has_value]
     row = target.rows[place]
@@ -136,7 +148,7 @@ def _is_absence(present: list[Field], target: Table, place: int) -> bool:
 def _readings(present: list[Field], target: Table, sources: list[Table]) -> Iterator[Table]:
     placed = [source.with_places() for source in sources]
     ranked = sorted(placed, key=lambda t: -sum(bool(named_columns(f, t)) for f in present))
-    tables = chain(ranked, _unions(placed), _melted(present, target, placed))
+    tables = chain(ranked, _unions(placed), _filled(placed), _melted(present, target, placed))
     yield from islice(tables, MAX_ATTEMPTS)
 
 
@@ -148,6 +160,18 @@ def _unions(tables: list[Table]) -> Iterator[Table]:
         if len(members) > 1:
             rows = [row for member in members for row in member.rows]
             yield Table(members[0].columns, rows, "union", "", members[0].implicit)
+
+
+def _filled(tables: list[Table]) -> Iterator[Table]:
+    """Yield tables whose empty cells repeat the one above, as in merged cells of a spreadsheet."""
+    for table in tables:
+        above: list[Any] = [None] * len(table.columns)
+        rows = []
+        for row in table.rows:
+            above = [cell if text_of(cell) else last for cell, last in zip(row, above, strict=True)]
+            rows.append(above)
+        if rows != table.rows:
+            yield Table(table.columns, rows, table.label, table.origin, table.implicit)
 
 
 def _melted(present: list[Field], target: Table, tables: list[Table]) -> Iterator[Table]:

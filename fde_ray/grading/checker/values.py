@@ -88,9 +88,9 @@ def same(target: Cell, source: Cell, kind: str, factor: Decimal | None = None) -
     if factor is None:
         if text_of(target) == text_of(source):
             return True
-        if kind == "boolean":
-            truth = _truth(target)
-            return truth is not None and truth == _truth(source)
+        truth = _truth(target) if kind != "string" else None
+        if truth is not None and truth == _truth(source):
+            return True
         if kind == "string" and _same_moment(target, source):
             return True
     return any(
