@@ -45,11 +45,20 @@ _LIMITS = {0: "rlimit+watchdog", 1: "cgroup1", 2: "cgroup2"}
 class LocalSandbox:
     """Starts sessions below `home`; what they leave survives this object and its process.
 
-    unsafe: run without any isolation (`--unsafe-no-sandbox`).
+    unsafe: run without any isolation (`--unsafe-no-sandbox`). cgroup: where control groups can be
+    made; None = look for it.
     """
 
-    def __init__(self, home: Path, profile: SandboxProfile, *, unsafe: bool = False) -> None:
+    def __init__(
+        self,
+        home: Path,
+        profile: SandboxProfile,
+        *,
+        unsafe: bool = False,
+        cgroup: CgroupSite | None = None,
+    ) -> None:
         self._home, self._profile, self._unsafe = home.resolve(), profile, unsafe
+        self._cgroup = cgroup
         self._ready: tuple[Runtime, CgroupSite, Path, SandboxFacts] | None = None
         # One probe for all callers of a process.
         self._probing = asyncio.Lock()
@@ -114,7 +123,7 @@ class LocalSandbox:
         self._home.mkdir(parents=True, exist_ok=True, mode=0o700)
         base = base_runtime(self._home, self._agent_env())
         runtime, version = find_runtime(self._profile.runtime, base, unsafe=self._unsafe)
-        cgroup = find_cgroups()
+        cgroup = self._cgroup or find_cgroups()
         if runtime.name == "gvisor":
             # Its own kernel is a process of some hundred threads in the same group.
             cgroup = replace(cgroup, extra_processes=512, extra_bytes=256 << 20)

@@ -17,6 +17,12 @@ from fde_ray.model.errors import UserError, shortened
 from fde_ray.shim.boxes import Box, Runtime, bubblewrap_argv, gvisor_bundle
 
 INSTALL = "no sandbox works on this machine; install one with: sudo apt-get install -y bubblewrap"
+SWITCHED_OFF = "user namespaces are switched off here"
+ALLOW = (
+    "no sandbox works on this machine; allow user namespaces with: sudo sysctl -w "
+    "kernel.apparmor_restrict_unprivileged_userns=0 (in a container: start it with "
+    "--security-opt seccomp=unconfined --security-opt systempaths=unconfined)"
+)
 TIMEOUT_S = 30
 _SCRIPT = """
 import json, os, socket
@@ -83,7 +89,8 @@ def find_runtime(wanted: str, base: Runtime, *, unsafe: bool) -> tuple[Runtime, 
         if not isinstance(found, str):
             return found
         reasons.append(f"{name}: {found}")
-    raise UserError(f"{INSTALL} ({'; '.join(reasons)})")
+    is_blocked = any(SWITCHED_OFF in reason for reason in reasons)
+    raise UserError(f"{ALLOW if is_blocked else INSTALL} ({'; '.join(reasons)})")
 
 
 def probe_bubblewrap(base: Runtime) -> tuple[Runtime, str] | str:
@@ -101,8 +108,8 @@ def probe_bubblewrap(base: Runtime) -> tuple[Runtime, str] | str:
         problem = _problem(argv, {"uid": 1000, "pid": 1, "root_is_locked": True})
         if not problem:
             return runtime, version
-    if "ermission" in problem or "userns" in problem or "namespace" in problem:
-        problem += " (user namespaces are switched off here)"
+    if any(word in problem for word in ("ermission", "not permitted", "namespace")):
+        problem += f" ({SWITCHED_OFF})"
     return problem
 
 

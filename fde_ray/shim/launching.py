@@ -18,8 +18,8 @@ from typing import Any
 from .boxes import PYZ_AT, RUN_AT, Bind, Box, Runtime, bubblewrap_argv, gvisor_bundle
 from .inputs import Config, Inputs
 from .limits import Cgroups, processes_below
+from .sockets import listen_unix
 from .staging import Staging
-from .wire import listen_unix
 
 CONNECT_TIMEOUT_S = 60.0
 LINE_LIMIT = 8 << 20

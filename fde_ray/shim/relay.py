@@ -18,7 +18,8 @@ from socketserver import ThreadingMixIn, UnixStreamServer
 from typing import Any, TypeVar
 
 from .plane import FIRST_DELAY_S, LAST_DELAY_S, Plane, next_delay
-from .wire import Exchange, Refused, Unreachable, json_bytes, listen_unix
+from .sockets import listen_unix
+from .wire import Exchange, Refused, Unreachable, json_bytes
 
 CHAT, MODELS, EVALUATE = "/v1/chat/completions", "/v1/models", "/v1/evaluate"
 CHAT_LIMIT = 32 << 20

@@ -11,7 +11,6 @@ said upwards is the agent's word. The agent program speaks JSON lines on stdio:
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -28,9 +27,8 @@ from functools import partial
 from typing import Any
 
 from .agents import AGENTS
-from .boxes import HOME
+from .sockets import connect_unix
 from .trees import extent
-from .wire import connect_unix
 
 LINE_LIMIT = 4 << 20
 STDERR_TAIL = 4000
@@ -282,21 +280,20 @@ def _thread(name: str, target: Callable[[], None]) -> threading.Thread:
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser("runner")
-    parser.add_argument("--as-pid-1", action="store_true")
-    parser.add_argument("--control", required=True)
-    parser.add_argument("--relay", required=True)
-    parser.add_argument("--marker", default="")
-    options = parser.parse_args(argv)
-    if options.as_pid_1 and os.getpid() != 1:
+    """`[--as-pid-1] --control SOCKET --relay SOCKET [--marker TEXT]`."""
+    as_pid_1 = "--as-pid-1" in argv
+    words = [word for word in argv if word != "--as-pid-1"]
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    marker = options.get("--marker", "")
+    if as_pid_1 and os.getpid() != 1:
         print("the runner is not PID 1", file=sys.stderr)
         return 5
     # Without a handler the kernel drops these for PID 1; elsewhere the shim decides the end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if options.marker:
-        os.environ["FDE_SESSION"] = options.marker
-    os.environ.setdefault("HOME", HOME)
-    control = Control(options.control)
-    Runner(control, Relay(options.relay), as_pid_1=options.as_pid_1, marker=options.marker).run()
+    if marker:
+        os.environ["FDE_SESSION"] = marker
+    control = Control(options["--control"])
+    relay = Relay(options["--relay"])
+    Runner(control, relay, as_pid_1=as_pid_1, marker=marker).run()
     # As PID 1 this ends every process of the namespace.
     os._exit(0)

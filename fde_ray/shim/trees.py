@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 DEPTH_LIMIT = 128
 _DIR = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -13,8 +13,7 @@ _DIR = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """`folder` and `name` give access while the walk stands at this entry; `path` is relative."""
 
     path: bytes
@@ -40,15 +39,24 @@ def walk(root: str, exclude: Collection[bytes] = (), *, mend: bool = False) -> I
     """
     fd = os.open(root, _DIR)
     try:
-        yield from _walk(fd, b"", exclude, mend, 0)
+        yield from _walk(fd, _names(fd), b"", exclude, mend, 0)
     finally:
         os.close(fd)
 
 
+def _names(fd: int) -> list[bytes]:
+    return sorted(os.fsencode(name) for name in os.listdir(fd))
+
+
 def _walk(
-    fd: int, prefix: bytes, exclude: Collection[bytes], mend: bool, depth: int
+    fd: int,
+    names: list[bytes],
+    prefix: bytes,
+    exclude: Collection[bytes],
+    mend: bool,
+    depth: int,
 ) -> Iterator[Entry]:
-    for name in sorted(os.fsencode(n) for n in os.listdir(fd)):
+    for name in names:
         if name in exclude:
             continue
         try:
@@ -66,7 +74,7 @@ def _walk(
         try:
             inner = _open(fd, name, _DIR, mend)
             try:
-                os.listdir(inner)
+                inner_names = _names(inner)
             except OSError:
                 os.close(inner)
                 raise
@@ -75,7 +83,7 @@ def _walk(
             continue
         try:
             yield entry
-            yield from _walk(inner, path + b"/", (), mend, depth + 1)
+            yield from _walk(inner, inner_names, path + b"/", (), mend, depth + 1)
         finally:
             os.close(inner)
 
@@ -116,8 +124,7 @@ def _kind_problem(info: os.stat_result) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class Extent:
+class Extent(NamedTuple):
     apparent_bytes: int
     """Sum of file lengths: what an archive would hold."""
     disk_bytes: int

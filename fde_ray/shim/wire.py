@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
-import socket
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from .sockets import connect_unix
 
 REPLY_LIMIT = 64 << 20
 Body = bytes | Iterable[bytes] | None
@@ -47,36 +47,6 @@ class Refused(Exception):
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             return cls(status, "ours", "unreadable", f"HTTP {status} without a refusal in it")
-
-
-def connect_unix(path: str, timeout: float | None) -> socket.socket:
-    """Connect to a UNIX socket; the path may be longer than the kernel's 107 bytes."""
-    folder = os.open(os.path.dirname(path) or ".", os.O_PATH | os.O_DIRECTORY)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.settimeout(timeout)
-        sock.connect(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
-    except BaseException:
-        sock.close()
-        raise
-    finally:
-        os.close(folder)
-    return sock
-
-
-def listen_unix(path: str, backlog: int = 16) -> socket.socket:
-    """Listen on a UNIX socket; the path may be longer than the kernel's 107 bytes."""
-    folder = os.open(os.path.dirname(path) or ".", os.O_PATH | os.O_DIRECTORY)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.bind(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
-        sock.listen(backlog)
-    except BaseException:
-        sock.close()
-        raise
-    finally:
-        os.close(folder)
-    return sock
 
 
 class _UnixConnection(http.client.HTTPConnection):

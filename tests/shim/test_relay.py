@@ -13,7 +13,8 @@ import pytest
 
 from fde_ray.shim.plane import Plane
 from fde_ray.shim.relay import Relay
-from fde_ray.shim.wire import Exchange, Refused, connect_unix
+from fde_ray.shim.sockets import connect_unix
+from fde_ray.shim.wire import Exchange, Refused
 from tests.sandbox.fake_plane import SECRET, FakePlane, refusal, says
 
 

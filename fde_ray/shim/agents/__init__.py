@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Agent:
+class Agent(NamedTuple):
     """argv: follows the zipapp's own path; it speaks JSON lines on stdio (see `runner`)."""
 
     argv: tuple[str, ...]

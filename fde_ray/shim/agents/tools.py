@@ -214,7 +214,7 @@ def run_command(command: str, workdir: str, timeout_s: float) -> str:
     reader = _OutputReader(process)
     try:
         code: int | str = process.wait(timeout_s)
-        reader.join(1.0)  # a child left behind may hold the pipe open
+        reader.join(0.3)  # a child left behind may hold the pipe open
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

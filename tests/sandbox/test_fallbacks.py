@@ -1,0 +1,105 @@
+"""Machines with less: no control groups to write to, or no sandbox at all."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from fde_ray.model.profile import SandboxProfile
+from fde_ray.model.session import SessionLimits
+from fde_ray.sandbox.local import LocalSandbox
+from fde_ray.sandbox.records import Handle, Once, SessionStart
+from fde_ray.shim.inputs import CgroupSite
+from tests.sandbox.fake_plane import LIMITS, MIB, SECRET, FakePlane, runs, says
+
+pytestmark = pytest.mark.sandbox
+
+
+async def played(sandbox: LocalSandbox, plane: FakePlane) -> Handle:
+    handle = await sandbox.start(
+        SessionStart(
+            subject=str(plane.inputs["subject"]),
+            role="solve",
+            plane_socket=str(plane.socket),
+            secret=SECRET,
+            limits=SessionLimits(**LIMITS),
+        )
+    )
+    async with asyncio.timeout(40):
+        while await sandbox.state(handle) == "running":  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return handle
+
+
+@pytest.fixture
+def plain(_bubblewrap: None, shared_home: Path) -> LocalSandbox:
+    """Bubblewrap without control groups."""
+    return LocalSandbox(shared_home, SandboxProfile(runtime="bubblewrap"), cgroup=CgroupSite())
+
+
+async def test_watchdog_stops_a_memory_hog_without_control_groups(
+    plain: LocalSandbox, plane: FakePlane
+) -> None:
+    assert (await plain.probe()).limits == "rlimit+watchdog"
+    plane.inputs["limits"] = LIMITS | {"memory_bytes": 200 * MIB}
+    plane.model = [runs("import time; x = bytearray(b'y') * (250 << 20); time.sleep(30)")]
+    await played(plain, plane)
+    assert [e["kind"] for e in plane.exits] == ["agent_resource"]
+    assert plane.beats[-1]["rss_bytes"] >= 0
+
+
+async def test_fork_bomb_meets_its_limit_without_control_groups(
+    plain: LocalSandbox, plane: FakePlane
+) -> None:
+    bomb = """
+import os, time
+try:
+    for _ in range(500):
+        os.fork() or time.sleep(60)
+except OSError:
+    print("stopped", flush=True)
+"""
+    plane.model = [runs(bomb, timeout_s=3), says("done")]
+    await played(plain, plane)
+    assert plane.final()
+
+
+async def test_program_over_its_memory_is_killed_without_control_groups(
+    plain: LocalSandbox,
+) -> None:
+    source = "import time; x = bytearray(b'y') * (300 << 20); time.sleep(20)"
+    done = await plain.run_once(
+        Once(("/usr/bin/python3", "-c", source), memory_bytes=100 * MIB, timeout_s=15)
+    )
+    assert done.reason == "memory"
+
+
+async def test_unsafe_mode_runs_on_the_host_and_says_so(plane: FakePlane, tmp_path: Path) -> None:
+    sandbox = LocalSandbox(tmp_path / "home", SandboxProfile(), unsafe=True)
+    facts = await sandbox.probe()
+    assert (facts.runtime, facts.unsafe) == ("none", True)
+    plane.inputs["prompt"] = "work in /workspace"
+    plane.model = [
+        says(
+            None,
+            ("write", {"path": "/workspace/out/a", "text": "b"}),
+            ("run", {"command": "cat /workspace/out/a; setsid sleep 71.5 & cat instruction.md"}),
+        ),
+        says("done"),
+    ]
+    handle = await played(sandbox, plane)
+    assert await sandbox.state(handle) == "ended", await sandbox.outcome(handle)
+    assert plane.files(plane.final()) == {b"out/a": b"b"}
+    assert "bdo it" in plane.tool_outputs()
+    left = [p for p in Path("/proc").glob("[0-9]*/cmdline") if b"71.5" in _read(p)]  # noqa: ASYNC240
+    assert left == []
+    await sandbox.remove(handle)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
