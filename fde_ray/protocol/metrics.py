@@ -37,7 +37,7 @@ def _measured(coverage: Sequence[PointCoverage], n_units: int) -> ClarificationM
     relevant = {index for point in covered for index in point.matched_units}
     turns = [point.first_turn for point in covered if point.first_turn is not None]
     recall = _share(len(covered), len(coverage), NO_POINTS)
-    precision = _share(len(relevant), n_units, NO_QUESTIONS)
+    precision = Fraction(len(relevant), n_units)
     return ClarificationMetrics(
         recall=_metric(recall),
         precision=_metric(precision),
@@ -83,9 +83,7 @@ def _share(part: int, whole: int, undefined: str) -> Fraction | str:
     return Fraction(part, whole) if whole else undefined
 
 
-def _harmonic_mean(precision: Fraction | str, recall: Fraction | str) -> Fraction | str:
-    if isinstance(precision, str):
-        return precision
+def _harmonic_mean(precision: Fraction, recall: Fraction | str) -> Fraction | str:
     if isinstance(recall, str):
         return recall
     total = precision + recall

@@ -33,13 +33,13 @@ def zero_signature(
 
 
 def _recorded(evaluation: Evaluation | None) -> set[str]:
-    if evaluation is None:
+    if evaluation is None or evaluation.valid:
         return set()
     found = {"fatal" for violation in evaluation.violations if _is_fatal(violation.code)}
     if evaluation.exit_code == 3 or evaluation.stage == "structure":
         return found | {"schema"}
     others = [v for v in evaluation.violations if not _is_fatal(v.code)]
-    if others or (not evaluation.valid and not found):
+    if others or not found:
         found.add("constraint")
     return found
 
