@@ -35,7 +35,7 @@ class Sessions:
             row = await self._store.session(subject)
         except RowMissing:
             return None
-        facts = self._facts.get(subject) or await self._read_facts(row)
+        facts = self._facts.get(subject) or self._remembered(row)
         # Checked when they were written; building them anew would cost a call's worth of time.
         return Session.model_construct(
             subject=subject,
@@ -50,17 +50,16 @@ class Sessions:
             committed=row.state == "committed",
         )
 
-    async def _read_facts(self, row: AttemptRow) -> _Facts:
-        plan = await self._store.plan(row.run_id, row.grade_id)
+    def _remembered(self, row: AttemptRow) -> _Facts:
         bill = Bill(
             run_id=row.run_id,
             subject=row.subject,
             role=Role.AGENT if row.role == "solve" else Role.EXTRACTOR,
-            case_id=plan.case_id,
-            repeat=plan.repeat,
+            case_id=row.case_id,
+            repeat=row.repeat,
             grade_id=row.grade_id,
         )
-        dollars = plan.budget_usd_per_run if row.role == "solve" else None
+        dollars = row.budget_usd if row.role == "solve" else None
         budget = None if dollars is None else round(dollars * NANO_PER_DOLLAR)
         facts = _Facts(row.inputs, bill, budget)
         if len(self._facts) >= CACHED:

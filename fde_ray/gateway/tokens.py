@@ -26,6 +26,7 @@ from fde_ray.model.states import Scope
 
 LIFETIME_S = 3600
 MAX_TOKEN_CHARS = 8192
+REMEMBERED = 4096
 KEY_FILE = "plane.key"
 
 
@@ -89,6 +90,9 @@ class TokenSigner:
     def __init__(self, key: SigningKey, clock: Clock, *, lifetime_s: int = LIFETIME_S) -> None:
         self.lifetime_s = lifetime_s
         self._key, self._clock = key, clock
+        # Reading a token costs more than all else in a small request; a shim sends the same one
+        # for half an hour. Expiry is checked each time.
+        self._known: dict[str, TokenClaims] = {}
 
     def __repr__(self) -> str:
         return f"TokenSigner({self._key!r})"
@@ -137,9 +141,16 @@ class TokenSigner:
 
     def verify(self, token: str) -> TokenClaims:
         """Return the claims; Refusal 401 says `token_invalid` or `token_expired`."""
-        claims = self._read(token)
+        claims = self._known.get(token) or self._remembered(token)
         if claims.exp <= self._clock.now():
             raise Refusal(401, Fault.AGENT, "the token has expired", code="token_expired")
+        return claims
+
+    def _remembered(self, token: str) -> TokenClaims:
+        claims = self._read(token)
+        if len(self._known) >= REMEMBERED:
+            self._known.pop(next(iter(self._known)))
+        self._known[token] = claims
         return claims
 
     def _read(self, token: str) -> TokenClaims:
