@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fde_ray.model.result import CostLine
-from fde_ray.model.states import GradeState, Phase
-from fde_ray.store.runs import SweepRun
+from fde_ray.model.states import Phase
 
 from .controller import Controller, SweepStatus
 from .inline import inline_engine
@@ -44,8 +43,7 @@ async def carried_out(
     controller = Controller(runtime)
 
     async def is_done() -> bool:
-        found = [await controller.status(name) for name in names]
-        return all(status.is_finished or status.sweep.state == "paused" for status in found)
+        return all([await controller.is_settled(name) for name in names])
 
     if not await is_done():
         async with inline_engine(runtime) as engine:
@@ -62,17 +60,17 @@ async def carried_out(
 
 
 async def progress_of(controller: Controller, names: Sequence[str], elapsed_s: float) -> Progress:
-    runs, costs = list[SweepRun](), list[CostLine]()
+    phases, costs = Counter[Phase](), list[CostLine]()
     for name in names:
-        runs += (await controller.status(name)).runs
+        phases += await controller.phases(name)
         costs += await controller.costs(name)
     known = [line.cost_nanousd for line in costs]
     return Progress(
         elapsed_s=elapsed_s,
-        planned=len(runs),
-        finished=sum(run.phase.is_terminal for run in runs),
-        phases=Counter(run.phase for run in runs),
-        graded=sum(run.grade in (GradeState.SCORED, GradeState.NO_MAJORITY) for run in runs),
+        planned=phases.total(),
+        finished=sum(count for phase, count in phases.items() if phase.is_terminal),
+        phases=phases,
+        graded=phases[Phase.DONE],
         questions=sum(line.calls for line in costs if line.role == "customer"),
         cost_nanousd=None if None in known else sum(value or 0 for value in known),
         offline=any(line.offline_calls for line in costs),

@@ -68,6 +68,19 @@ class Controller:
         sweep = await self._store.sweep(name, tenant=tenant)
         return SweepStatus(sweep, tuple(await self._store.runs_of_sweep(name, tenant=tenant)))
 
+    async def phases(self, name: str) -> Counter[Phase]:
+        """Count the runs of a sweep by phase; one query, cheap enough to ask often."""
+        return await self._store.phase_counts(name, tenant=self._runtime.tenant)
+
+    async def is_settled(self, name: str) -> bool:
+        """Whether nothing is left to do: all ended, or paused with none live."""
+        phases = await self.phases(name)
+        left = {phase for phase, count in phases.items() if count and not phase.is_terminal}
+        if not left:
+            return True
+        sweep = await self._store.sweep(name, tenant=self._runtime.tenant)
+        return sweep.state == "paused" and left == {Phase.QUEUED}
+
     async def costs(self, name: str) -> list[CostLine]:
         """Return cost by role of all that the sweep wants."""
         return await self._store.costs_of_sweep(name, tenant=self._runtime.tenant)

@@ -47,6 +47,10 @@ class Home(NamedTuple):
         return self.sockets / "run.sock"
 
     @property
+    def control_plane(self) -> Path:
+        return self.sockets / "control.sock"
+
+    @property
     def grade_plane(self) -> Path:
         return self.sockets / "grade.sock"
 

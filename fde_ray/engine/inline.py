@@ -1,6 +1,6 @@
 """The engine in one process: plain asyncio around the same supervisor that a cluster runs.
 
-It holds the lease of all shards, serves both planes on their sockets, admits queued runs, and ends
+It holds the lease of all shards, serves the planes on their sockets, admits queued runs, and ends
 when every run of the chosen sweeps has ended. Killed at any moment, the next one goes on from the
 rows: shims that live are found by their handles, stages that were finished are not repeated.
 """
@@ -16,12 +16,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fde_ray.gateway.app import grade_plane_app, run_plane_app
+from fde_ray.gateway.control import control_plane_app
 from fde_ray.gateway.serve import served_on_socket
 from fde_ray.model.errors import Superseded
 from fde_ray.model.states import Phase
 from fde_ray.store.runs import Lease, RunTask, woken
 
 from .assessor import Assessor
+from .controller import Controller
 from .conversation import Conversation
 from .pools import CallPool
 from .runtime import Runtime
@@ -150,7 +152,7 @@ def _supervisor(runtime: Runtime, lease: Lease) -> Supervisor:
 
 @asynccontextmanager
 async def inline_engine(runtime: Runtime) -> AsyncIterator[InlineEngine]:
-    """Hold the lease and serve both planes inside the block.
+    """Hold the lease and serve the planes inside the block.
 
     UserError when another live process holds the store.
     """
@@ -160,9 +162,13 @@ async def inline_engine(runtime: Runtime) -> AsyncIterator[InlineEngine]:
         home, clock = runtime.home, runtime.clock
         run_app = run_plane_app(runtime.run_plane, clock)
         grade_app = grade_plane_app(runtime.grade_plane, clock)
+        control_app = control_plane_app(
+            runtime.store, runtime.objects, Controller(runtime).submit, tenant=runtime.tenant
+        )
         async with (
             served_on_socket(run_app, home.run_plane),
             served_on_socket(grade_app, home.grade_plane),
+            served_on_socket(control_app, home.control_plane),
         ):
             yield InlineEngine(runtime, lease)
     finally:

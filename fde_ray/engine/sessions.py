@@ -14,6 +14,7 @@ from fde_ray.model.states import SolveEnd
 from fde_ray.sandbox.records import Handle, SessionStart
 from fde_ray.store.runs import AttemptRow, Epoch
 
+from .chronicle import Chronicle
 from .runtime import Runtime
 
 POLL_S = 2.0
@@ -30,13 +31,16 @@ class SessionHost:
 
     def __init__(self, runtime: Runtime, epoch: Epoch) -> None:
         self._store, self._sandbox, self._epoch = runtime.store, runtime.sandbox, epoch
-        self._home, self._signer = runtime.home, runtime.signer
+        self._home, self._signer, self._clock = runtime.home, runtime.signer, runtime.clock
+        self._chronicle = Chronicle(runtime.store, runtime.objects, runtime.tenant)
 
     async def start(
         self, subject: str, role: Literal["solve", "extract"], limits: SessionLimits
     ) -> None:
         """Start the session, or find the one that lives; SandboxError when it cannot start."""
         plane = self._home.run_plane if role == "solve" else self._home.grade_plane
+        facts = await self._sandbox.probe()
+        await self._chronicle.started(subject, self._clock.now(), facts)
         handle = await self._sandbox.start(
             SessionStart(
                 subject=subject,
@@ -80,6 +84,7 @@ class SessionHost:
         if handle is not None:
             await self._sandbox.stop(handle)
             await self._sandbox.remove(handle)
+        await self._chronicle.ended(attempt.subject)
         await self._store.prune_replies(attempt.subject)
 
     def _handle(self, attempt: AttemptRow) -> Handle | None:

@@ -1,0 +1,78 @@
+"""What the bucket keeps of a session: its start, its end, its dialogue, its model calls.
+
+Written once each, from what the plane saw. The story of a run is complete without the database.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+
+from fde_ray import __version__
+from fde_ray.gateway.pauses import clock_totals
+from fde_ray.model.base import canonical_json
+from fde_ray.model.clock import utc
+from fde_ray.model.dialogue import DIALOGUE_EVENT, DialogueEvent
+from fde_ray.sandbox.records import SandboxFacts
+from fde_ray.store.objects import ObjectStore, layout
+from fde_ray.store.runs import AttemptRow, CallRow, RunStore
+
+
+class Chronicle:
+    def __init__(self, store: RunStore, objects: ObjectStore, tenant: str) -> None:
+        self._store, self._objects, self._tenant = store, objects, tenant
+
+    async def started(self, subject: str, at: float, facts: SandboxFacts) -> None:
+        """Write start.json; that of an earlier driver stays."""
+        document = {
+            "subject": subject,
+            "at": utc(at),
+            "fde_ray": __version__,
+            "sandbox": facts.jsonable(),
+        }
+        key = layout.start_key(self._tenant, subject)
+        await self._objects.create(key, canonical_json(document).encode())
+
+    async def ended(self, subject: str) -> None:
+        """Write end.json, the dialogue and the calls of a closed session."""
+        attempt = await self._store.session(subject)
+        events = await self._store.dialogue(subject)
+        calls = [c for c in await self._store.calls_of(attempt.run_id) if c.subject == subject]
+        tenant = self._tenant
+        if events:
+            await self._objects.create(layout.dialogue_key(tenant, subject), _lines(events))
+        if calls:
+            await self._objects.create(layout.calls_key(tenant, subject, "all", 0), _ledger(calls))
+        await self._objects.create(
+            layout.end_key(tenant, subject), (await self._end(attempt)).encode()
+        )
+
+    async def _end(self, attempt: AttemptRow) -> str:
+        pauses = await self._store.pauses(attempt.subject)
+        end = attempt.solve_ended_at or attempt.ended_at
+        clock = clock_totals(attempt.agent_started_at, end, pauses, end or 0.0)
+        commit = attempt.commit
+        return canonical_json(
+            {
+                "subject": attempt.subject,
+                "solve_end": attempt.solve_end,
+                "failure": attempt.failure,
+                "detail": attempt.detail,
+                "ended_at": None if attempt.ended_at is None else utc(attempt.ended_at),
+                "snapshot": None if commit is None else commit.snapshot,
+                "tree_hash": None if commit is None else commit.tree_hash,
+                "charged_s": None if attempt.agent_started_at is None else clock.charged_s,
+                "paused_s": None if attempt.agent_started_at is None else clock.paused_s,
+            }
+        )
+
+
+def _lines(events: Sequence[DialogueEvent]) -> bytes:
+    return b"".join(DIALOGUE_EVENT.dump_json(event) + b"\n" for event in events)
+
+
+def _ledger(calls: Sequence[CallRow]) -> bytes:
+    """The ledger's rows without the replies, which the dialogue and the workspace hold."""
+    rows = [call._replace(reply=None)._asdict() for call in calls]
+    text = "".join(canonical_json(row) + "\n" for row in rows)
+    return gzip.compress(text.encode(), mtime=0)
