@@ -23,6 +23,7 @@ from fde_ray.model.clock import Clock, SystemClock
 from fde_ray.model.errors import UserError
 from fde_ray.model.profile import Profile
 from fde_ray.protocol.packs import PromptPack, builtin_pack, load_pack
+from fde_ray.sandbox.interface import Sandbox
 from fde_ray.sandbox.local import LocalSandbox
 from fde_ray.store.objects import FolderStore
 from fde_ray.store.runs import RunStore
@@ -45,7 +46,7 @@ class Runtime:
     store: RunStore
     objects: FolderStore
     calls: MeteredChat
-    sandbox: LocalSandbox
+    sandbox: Sandbox
     signer: TokenSigner
     material: Material
     scorer: Scorer
@@ -81,8 +82,12 @@ async def opened_runtime(
     unsafe: bool = False,
     clock: Clock | None = None,
     environ: Mapping[str, str] | None = None,
+    sandbox: Sandbox | None = None,
 ) -> AsyncIterator[Runtime]:
-    """Open stores and clients of this machine's state folder; close them at the end."""
+    """Open stores and clients of this machine's state folder; close them at the end.
+
+    sandbox: None = the local one of the profile.
+    """
     clock = clock or SystemClock()
     home = home_of(profile, os.environ if environ is None else environ)
     cases = cases_of(profile)
@@ -94,7 +99,7 @@ async def opened_runtime(
         stack.push_async_callback(router.aclose)
         calls = MeteredChat(router, store, load_prices(_price_path(profile)), clock)
         stack.push_async_callback(calls.aclose)
-        sandbox = LocalSandbox(home.sandboxes, profile.sandbox, unsafe=unsafe)
+        sandbox = sandbox or LocalSandbox(home.sandboxes, profile.sandbox, unsafe=unsafe)
         signer = TokenSigner(load_signing_key(home.root), clock)
         scorer = Scorer(sandbox)
         material = Material(cases, objects, profile.tenant, home.scratch)

@@ -67,6 +67,11 @@ class NullSandbox:
             )
         return Handle(subject=session.subject, pid=0, start_time=0, dir="")
 
+    def handle_of(self, subject: str) -> Handle | None:
+        if subject not in self._sessions:
+            return None
+        return Handle(subject=subject, pid=0, start_time=0, dir="")
+
     async def state(self, handle: Handle) -> SessionState:
         task = self._sessions.get(handle.subject)
         if task is None:
