@@ -39,6 +39,7 @@ class SessionClocks:
         self._store, self._clock = store, clock
         self._watches: dict[str, _Watch] = {}
         self._heard: dict[str, Heartbeat] = {}
+        self._breathed_at: float | None = None
 
     @asynccontextmanager
     async def serving(self, subject: str, request: str) -> AsyncIterator[None]:
@@ -87,12 +88,17 @@ class SessionClocks:
         await self._set(subject, Activity())
         self._watches.pop(subject, None)
 
-    def heard(self, subject: str, cpu_s: float, rss_bytes: int) -> None:
-        """Remember a heartbeat until the next breath writes all of them at once."""
-        self._heard[subject] = Heartbeat(subject, self._clock.now(), cpu_s, rss_bytes)
+    async def heard(self, subject: str, cpu_s: float, rss_bytes: int) -> None:
+        """Keep a heartbeat: with the next breath's batch, or at once if nobody breathes here."""
+        now = self._clock.now()
+        if self._breathed_at is None or now - self._breathed_at > LONGEST_SILENCE.total_seconds():
+            await self._store.heartbeat(subject, now, cpu_s, rss_bytes)
+            return
+        self._heard[subject] = Heartbeat(subject, now, cpu_s, rss_bytes)
 
     async def breathe(self, replica: str) -> None:
         """Write that this replica lives; a silence before it becomes a pause of every session."""
+        self._breathed_at = self._clock.now()
         heard, self._heard = self._heard, {}
         await self._store.beat(replica, heard.values(), LONGEST_SILENCE)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from fde_ray.model.chat import ChatReply
 from fde_ray.model.clock import Clock
-from fde_ray.model.errors import Refusal
+from fde_ray.model.errors import Refusal, StoreError
 from fde_ray.model.failures import FailureKind, Fault
 from fde_ray.model.session import AgentExit, Commit, SessionInputs
 from fde_ray.model.states import PauseCause, SolveEnd
@@ -132,7 +132,7 @@ class Plane:
             await self.clocks.confirm(subject, beat.held)
         totals = await self.clocks.totals(session)
         session = await self._enforce_clock(session, totals)
-        self.clocks.heard(subject, beat.cpu_s, beat.rss_bytes)
+        await self.clocks.heard(subject, beat.cpu_s, beat.rss_bytes)
         reason = stop_reason(session)
         return HeartbeatReply(
             state="run" if reason is None else "stop",
@@ -219,7 +219,10 @@ class Plane:
     async def breathe(self) -> None:
         """Write liveness until cancelled; the first breath turns an outage into a pause."""
         while True:
-            await self.clocks.breathe(self._replica)
+            try:
+                await self.clocks.breathe(self._replica)
+            except StoreError as error:
+                log.warning("liveness_not_written", extra={"reason": error.detail})
             await self._clock.sleep(BREATH_S)
 
     async def _caller(self, bearer: str, action: Action) -> Caller:
