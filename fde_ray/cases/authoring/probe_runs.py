@@ -37,9 +37,10 @@ class Evaluation:
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files below an existing folder; names that leave it are a ValueError."""
+    root = folder.resolve()
     for name, content in files.items():
-        target = folder / name
-        if target.resolve() != folder.resolve() / name:
+        target = (root / name).resolve()
+        if root not in target.parents:
             raise ValueError(f"{name!r} leaves the folder")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
