@@ -26,7 +26,8 @@ AUTHORING = Path(__file__).resolve().parent
 ROOT = AUTHORING.parent
 SEALED = ROOT / "sealed"
 PLANS = AUTHORING / "plans.json"
-STEPS = 1_000_000
+STEPS = 800_000
+SHORT_STEPS = 100_000
 SEEDS = (1, 2, 3)
 NOISE_SEEDS = (1, 2, 3, 4, 5)
 COLUMNS = ("position", "coil_id", "roll_change", "length_m")
@@ -67,10 +68,17 @@ def wanted_plans() -> dict[str, dict[str, Any]]:
     return plans
 
 
+def breaks_rules(believed: dict[str, Any]) -> bool:
+    """Tell whether a plan with these beliefs is thrown away, however good it is."""
+    rules = [point for point in registry().values() if point["effect"] == "validity"]
+    return any(believed[point["param"]] != point["value"] for point in rules)
+
+
 def solved(job: tuple[str, dict[str, Any], int]) -> tuple[str, int, solve.Plan]:
-    """Run one annealing job."""
+    """Run one annealing job; a plan that breaks a rule anyway gets a short one."""
     name, believed, seed = job
-    return name, seed, solve.anneal(solve.Model(ROOT / "data", believed), seed, STEPS)
+    steps = SHORT_STEPS if breaks_rules(believed) else STEPS
+    return name, seed, solve.anneal(solve.Model(ROOT / "data", believed), seed, steps)
 
 
 def solve_all() -> dict[str, Any]:
