@@ -59,6 +59,11 @@ def test_a_ballot_is_read_and_keeps_indices_outside_the_list() -> None:
     )
 
 
+def test_a_ballot_about_a_single_unit_is_read() -> None:
+    reply = '{"attempted": true, "covered": true, "question_indices": [1]}'
+    assert coverage.parse_ballot(0, "m", reply, 1).question_indices == (1,)
+
+
 @pytest.mark.parametrize(
     "reply",
     [

@@ -155,6 +155,7 @@ def test_rule_09_an_entry_without_text_is_not_asked() -> None:
     told = talk.says(entries=(*entries("A?"), *entries(" "), *entries("C?")))
     assert told.answers == (answer_of("A?"), TEXTS["placeholder_answer"], answer_of("C?"))
     assert [ask.index for ask in talk.asked] == [0, 2]
+    assert [q.placeholder for q in talk.state.rounds[0].questions] == [False, True, False]
     assert talk.asked[1].history == (("A?", answer_of("A?")),)
     assert [unit.text for unit in talk.state.units] == ["A?", "C?"]
 
