@@ -20,6 +20,7 @@ from .ports import Session
 
 LONGEST_SILENCE = timedelta(seconds=15)
 """A silence of all replicas that is longer becomes a pause; a breath comes each 5 s."""
+MAX_UNWRITTEN = 20_000
 
 
 class _Watch:
@@ -39,7 +40,6 @@ class SessionClocks:
         self._store, self._clock = store, clock
         self._watches: dict[str, _Watch] = {}
         self._heard: dict[str, Heartbeat] = {}
-        self._breathed_at: float | None = None
 
     @asynccontextmanager
     async def serving(self, subject: str, request: str) -> AsyncIterator[None]:
@@ -88,17 +88,14 @@ class SessionClocks:
         await self._set(subject, Activity())
         self._watches.pop(subject, None)
 
-    async def heard(self, subject: str, cpu_s: float, rss_bytes: int) -> None:
-        """Keep a heartbeat: with the next breath's batch, or at once if nobody breathes here."""
-        now = self._clock.now()
-        if self._breathed_at is None or now - self._breathed_at > LONGEST_SILENCE.total_seconds():
-            await self._store.heartbeat(subject, now, cpu_s, rss_bytes)
-            return
-        self._heard[subject] = Heartbeat(subject, now, cpu_s, rss_bytes)
+    def heard(self, subject: str, cpu_s: float, rss_bytes: int) -> None:
+        """Remember a heartbeat until the next breath writes all of them at once."""
+        if len(self._heard) >= MAX_UNWRITTEN:
+            self._heard.clear()  # nobody breathes here; these tell people only, no decision
+        self._heard[subject] = Heartbeat(subject, self._clock.now(), cpu_s, rss_bytes)
 
     async def breathe(self, replica: str) -> None:
         """Write that this replica lives; a silence before it becomes a pause of every session."""
-        self._breathed_at = self._clock.now()
         heard, self._heard = self._heard, {}
         await self._store.beat(replica, heard.values(), LONGEST_SILENCE)
 

@@ -132,7 +132,7 @@ class Plane:
             await self.clocks.confirm(subject, beat.held)
         totals = await self.clocks.totals(session)
         session = await self._enforce_clock(session, totals)
-        await self.clocks.heard(subject, beat.cpu_s, beat.rss_bytes)
+        self.clocks.heard(subject, beat.cpu_s, beat.rss_bytes)
         reason = stop_reason(session)
         return HeartbeatReply(
             state="run" if reason is None else "stop",
