@@ -92,6 +92,8 @@ def load_sdk() -> Any:
     sdk.telemetry = False
     sdk.suppress_debug_info = True
     sdk.drop_params = False
+    # It takes 100 equal chunks for a model that repeats itself, and cuts a stream that is fine.
+    sdk.REPEATED_STREAMING_CHUNK_LIMIT = 1_000_000
     return sdk
 
 
