@@ -76,18 +76,22 @@ class Launched:
             return {}
         return value if isinstance(value, dict) else {}
 
+    def strike(self) -> None:
+        """Send the runner its end without waiting for it; callable from any thread."""
+        runner = self._runner
+        if runner is not None:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(runner, signal.SIGKILL)
+
     def kill(self) -> int:
         """Kill everything inside, wait until it is gone, return the exit code.
 
         The runner is PID 1 of its namespace: the kernel reports it dead only after all its
         processes are.
         """
+        self.strike()
         if self._runner is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._runner, signal.SIGKILL)
             select.select([self._runner], [], [], 30.0)
-            os.close(self._runner)
-            self._runner = None
         self.on_kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,8 @@ class Mailbox:
         self._changed = threading.Condition()
         self.over = threading.Event()
         """Set by the first stop; what is held or polled ends then."""
+        self.on_stop: Callable[[], None] = lambda: None
+        """Called once, by whoever stops: the main loop may be waiting for the plane."""
 
     def claim(self, letter: Letter) -> None:
         """Leave a letter of the runner; blocks while the mailbox is full."""
@@ -36,10 +39,12 @@ class Mailbox:
 
     def stop(self, reason: str, **fields: Any) -> None:
         with self._changed:
-            if self._stop is None:
-                self._stop = Letter("stop", {"reason": reason, **fields})
+            if self._stop is not None:
+                return
+            self._stop = Letter("stop", {"reason": reason, **fields})
             self._changed.notify_all()
         self.over.set()
+        self.on_stop()
 
     def next(self) -> Letter:
         with self._changed:

@@ -32,7 +32,7 @@ from .wire import Refused, Unreachable
 
 TEXT_LIMIT = 1 << 20
 ENTRIES_LIMIT = 100
-POLL_S = 20
+POLL_S = 10
 EXIT_KINDS = ("agent_error", "agent_resource", "step_limit", "refused")
 
 
@@ -61,6 +61,7 @@ class Shim:
         try:
             relay = self._open_relay(inputs, staging)
             launched = self._launch(inputs, staging, cgroups)
+            self._mail.on_stop = launched.strike
             snapshots = Snapshots(
                 self._plane, self._journal, inputs, staging.collected, self._give_up
             )

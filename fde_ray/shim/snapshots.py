@@ -52,18 +52,21 @@ class Snapshots:
         return ""
 
     def settle(self, patience_s: float, reason: str) -> None:
-        """Let the last snapshot count; an empty tree when there is none."""
+        """Let the last snapshot count; an empty tree when there is none or it is not taken."""
         if self._last is not None:
-            body = self._last | {"final": True}
-        else:
-            parts = PartStream(
-                lambda seq, data, sha: self._put(FINAL, self._give_up, 60.0, seq, data, sha)
-            )
-            parts.write(bytes(1024))  # an empty tar
-            parts.close()
-            manifest = Manifest(tuple(parts.parts), tree_hash({}), 0, 0, (reason[:300],))
-            body = manifest.commit(FINAL, final=True)
-        self._commit(body, self._give_up, patience_s)
+            try:
+                self._commit(self._last | {"final": True}, self._give_up, patience_s)
+            except Refused as error:
+                self._journal.event("snapshot_not_final", reason=str(error)[:200])
+            else:
+                return
+        parts = PartStream(
+            lambda seq, data, sha: self._put(FINAL, self._give_up, patience_s, seq, data, sha)
+        )
+        parts.write(bytes(1024))  # an empty tar
+        parts.close()
+        manifest = Manifest(tuple(parts.parts), tree_hash({}), 0, 0, (reason[:300],))
+        self._commit(manifest.commit(FINAL, final=True), self._give_up, patience_s)
 
     def _take(self, name: str, *, final: bool, over: threading.Event, patience_s: float) -> None:
         manifest = collect(

@@ -190,6 +190,23 @@ async def test_last_snapshot_counts_when_the_end_is_over_the_cap(
     assert plane.files(plane.final()) == {b"a": b"a\n"}
 
 
+async def test_plane_that_does_not_take_the_last_snapshot_gets_an_empty_tree(
+    plane: FakePlane, play: Play
+) -> None:
+    plane.inputs |= {"limits": LIMITS | {"archive_bytes": MIB}, "snapshot_s": 0.3}
+    command = "echo a > a; sleep 1; truncate -s 60000000 huge"
+    plane.model = [says(None, ("run", {"command": command})), says("done")]
+    before = plane._answer_json
+    plane._answer_json = lambda route, body, headers: (  # type: ignore[method-assign]
+        refusal(409, "agent", "commit_differs")
+        if body.get("final") and body["snapshot"] != "final"
+        else before(route, body, headers)
+    )
+    await play(plane)
+    assert plane.final()["snapshot"] == "final"
+    assert plane.files(plane.final()) == {}
+
+
 async def test_large_workspace_travels_in_parts(plane: FakePlane, play: Play) -> None:
     plane.model = [
         says(None, ("run", {"command": "head -c 20000000 /dev/urandom > big"})),
