@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ from fde_ray.model.failures import FailureKind
 from fde_ray.model.profile import SandboxProfile
 from fde_ray.shim.boxes import Runtime
 from fde_ray.shim.inputs import CgroupSite
+from fde_ray.shim.limits import group_name
 
 from . import processes
 from .cgroups import find_cgroups
@@ -96,7 +98,7 @@ class LocalSandbox:
         """Delete what a session left on this machine; refuses while it runs."""
         if await self.state(handle) == "running":
             raise SandboxError("the session still runs", FailureKind.SANDBOX_START)
-        await asyncio.to_thread(_remove_tree, Path(handle.dir))
+        await asyncio.to_thread(self._clear, handle)
 
     async def run_once(self, once: Program) -> Completed:
         """Run one program without network, token or inherited descriptors; kill all it started."""
@@ -145,6 +147,14 @@ class LocalSandbox:
             return path
         made = Path(__file__).resolve().parents[2] / ".agent-env"
         return made if (made / "bin" / "python").exists() else None
+
+    def _clear(self, handle: Handle) -> None:
+        # A shim that was killed leaves its control groups behind.
+        if self._ready is not None:
+            for parent in self._ready[1].parents.values():
+                with contextlib.suppress(OSError):
+                    os.rmdir(f"{parent}/{group_name(handle.pid)}")
+        _remove_tree(Path(handle.dir))
 
     def _folder(self, subject: str) -> Path:
         """Return a folder name that no two subjects share."""

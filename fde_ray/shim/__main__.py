@@ -10,7 +10,7 @@ USAGE = "usage: fde-shim.pyz shim|runner|agent|evaluate ..."
 def main(argv: list[str]) -> int:
     command, rest = (argv[0], argv[1:]) if argv else ("", [])
     if command == "shim":
-        from .session import main as run  # noqa: PLC0415
+        from .hosting import main as run  # noqa: PLC0415
     elif command == "runner":
         from .runner import main as run  # noqa: PLC0415
     elif command == "agent":

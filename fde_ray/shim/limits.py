@@ -51,6 +51,10 @@ def usage_below(pid: int) -> Usage:
     return Usage(ticks / _TICKS, rss, count)
 
 
+def group_name(shim_pid: int) -> str:
+    return f"fde-{shim_pid}"
+
+
 class Cgroups:
     """One group per controller for one session. All methods are quiet without control groups."""
 

@@ -7,21 +7,18 @@ connection, watchdog, snapshots; they leave word in the mailbox, and only the ma
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import signal
-import sys
 import threading
 import time
-import traceback
 from typing import Any
 
 from .agents import AGENTS
+from .claims import TEXT_LIMIT, clean_channel, clean_entries, clean_text, exit_of
 from .clock import SolveClock
-from .inputs import BadInput, Config, Inputs, read_config, read_inputs
-from .journal import Busy, Journal, lock_session, start_time
+from .inputs import Config, Inputs, read_inputs
+from .journal import Journal, start_time
 from .launching import Launched, NotIsolated, NotStarted, assert_isolated, launch
-from .limits import Cgroups, Watchdog
+from .limits import Cgroups, Watchdog, group_name
 from .mailbox import Letter, Mailbox
 from .plane import GivenUp, Plane, insist
 from .relay import Relay
@@ -30,10 +27,7 @@ from .staging import Deliverables, Staging
 from .unpacking import BadArchive
 from .wire import Refused, Unreachable
 
-TEXT_LIMIT = 1 << 20
-ENTRIES_LIMIT = 100
 POLL_S = 10
-EXIT_KINDS = ("agent_error", "agent_resource", "step_limit", "refused")
 
 
 class Failed(Exception):
@@ -57,7 +51,7 @@ class Shim:
         self._phase("starting")
         inputs = self._take_inputs()
         staging = self._prepare(inputs)
-        cgroups = Cgroups(self._config.cgroup, f"fde-{os.getpid()}", inputs.limits)
+        cgroups = Cgroups(self._config.cgroup, group_name(os.getpid()), inputs.limits)
         try:
             relay = self._open_relay(inputs, staging)
             launched = self._launch(inputs, staging, cgroups)
@@ -151,7 +145,9 @@ class Shim:
         relay: Relay,
         snapshots: Snapshots,
     ) -> None:
-        hello = launched.hear() or {}
+        hello = launched.hear()
+        if hello is None:
+            raise Failed("sandbox_start", "the runner ended before its first word")
         if self._config.runtime.name != "none":
             try:
                 facts = assert_isolated(launched, hello)
@@ -219,7 +215,7 @@ class Shim:
                     }
                 )
                 continue
-            ended = _exit_of(letter, cgroups.oom_kills())
+            ended = exit_of(letter, cgroups.oom_kills())
             if ended is not None:
                 self._report_exit(ended)
             return
@@ -230,9 +226,9 @@ class Shim:
         number = self._turn_no
         body = {
             "turn_no": number,
-            "channel": _channel(claim),
-            "text": _text(claim.get("text"), TEXT_LIMIT),
-            "entries": _entries(claim.get("entries")),
+            "channel": clean_channel(claim),
+            "text": clean_text(claim.get("text"), TEXT_LIMIT),
+            "entries": clean_entries(claim.get("entries")),
             "has_deliverable": deliverables.exist(),
         }
         try:
@@ -334,127 +330,3 @@ def _brief(letter: Letter) -> dict[str, str]:
     if letter.kind == "turn":
         return {}
     return {k: str(letter.fields[k])[:300] for k in ("reason", "detail") if k in letter.fields}
-
-
-def _exit_of(letter: Letter, oom_kills: int) -> dict[str, Any] | None:
-    """Return the AgentExit that a letter stands for; None when the plane knows already."""
-    if letter.kind == "stop":
-        reason = str(letter.fields["reason"])
-        kinds = {
-            "agent_resource": "agent_resource",
-            "own_time_limit": "time_limit",
-            "turn_refused": "agent_error",
-        }
-        kind = kinds.get(reason)
-        detail = str(letter.fields.get("detail", ""))
-        return (kind and {"kind": kind, "detail": detail[:500], "exit_code": None}) or None
-    fields = letter.fields
-    kind = str(fields.get("kind", "agent_error"))
-    code = fields.get("exit_code")
-    if kind not in EXIT_KINDS:
-        kind = "agent_error"
-    detail = _text(fields.get("detail"), 500)
-    if kind == "agent_error" and oom_kills:
-        kind, detail = "agent_resource", f"memory: the kernel killed {oom_kills} processes"
-    is_code = isinstance(code, int) and not isinstance(code, bool) and abs(code) < 2**31
-    return {"kind": kind, "detail": detail, "exit_code": code if is_code else None}
-
-
-def _text(value: Any, limit: int) -> str:
-    """Return a claim as text that UTF-8 can carry."""
-    text = value if isinstance(value, str) else ""
-    return text[:limit].encode("utf-8", "replace").decode("utf-8")
-
-
-def _channel(claim: dict[str, Any]) -> str:
-    channel = claim.get("channel")
-    return channel if channel in ("native", "callback") else "text"
-
-
-def _entries(value: Any) -> list[dict[str, Any]]:
-    found = []
-    for entry in value[:ENTRIES_LIMIT] if isinstance(value, list) else []:
-        if isinstance(entry, dict):
-            options = entry.get("options")
-            found.append(
-                {
-                    "question": _text(entry.get("question"), 20_000),
-                    "header": _text(entry.get("header"), 1_000),
-                    "options": [_text(o, 1_000) for o in options[:50]]
-                    if isinstance(options, list)
-                    else [],
-                }
-            )
-    return found
-
-
-def main(argv: list[str]) -> int:
-    """`--config FILE [--detach]`: with --detach, print pid and start time and leave the shim be."""
-    if len(argv) < 2 or argv[0] != "--config":
-        print("usage: fde-shim.pyz shim --config FILE [--detach]", file=sys.stderr)
-        return 2
-    config = read_config(argv[1])
-    try:
-        lock = lock_session(config.dir)
-    except Busy as error:
-        print(error, file=sys.stderr)
-        return 3
-    if os.path.exists(os.path.join(config.dir, "state.json")):
-        print("this session has run already", file=sys.stderr)
-        return 4
-    if "--detach" in argv and _detach(config.dir):
-        return 0
-    try:
-        return _guarded(config)
-    finally:
-        os.close(lock)
-
-
-def _detach(folder: str) -> bool:
-    """Go on as a process of its own session; return True in the one that should leave."""
-    ready, child_ready = os.pipe()
-    if os.fork():
-        os.close(child_ready)
-        sys.stdout.buffer.write(os.read(ready, 200))
-        sys.stdout.flush()
-        return True
-    os.setsid()
-    nothing = os.open("/dev/null", os.O_RDWR)
-    log = os.open(os.path.join(folder, "shim.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.write(child_ready, json.dumps({"pid": os.getpid(), "start_time": _own_start()}).encode())
-    os.close(ready)
-    os.close(child_ready)
-    for target, source in ((0, nothing), (1, log), (2, log)):
-        os.dup2(source, target)
-    os.close(nothing)
-    os.close(log)
-    os.chdir("/")
-    return False
-
-
-def _own_start() -> int | None:
-    return start_time(os.getpid())
-
-
-def _guarded(config: Config) -> int:
-    journal = Journal(config.dir)
-    journal.state(phase="starting", pid=os.getpid(), start_time=_own_start())
-    shim = Shim(config, journal, Plane(config.plane, config.subject, config.secret))
-    signal.signal(signal.SIGTERM, lambda *_: shim.abandon())
-    try:
-        shim.run()
-    except Failed as error:
-        kind, detail = error.kind, error.detail
-    except (BadInput, Refused, GivenUp) as error:
-        kind, detail = "sandbox_start", str(error)
-    except Exception as error:  # noqa: BLE001  (task boundary: the state must say what happened)
-        traceback.print_exc()
-        kind, detail = "shim_lost", f"{type(error).__name__}: {error}"
-    else:
-        return 0
-    if shim.is_abandoned:
-        journal.state(phase="stopped")
-        return 0
-    journal.event("failed", kind=kind, detail=detail[:300])
-    journal.state(phase="failed", failure=kind, detail=detail[:500])
-    return 1

@@ -96,6 +96,7 @@ class FakePlane:
             **inputs,
         }
         self.beat: Reply = {"state": "run", "remaining_s": 60.0, "paused": False}
+        self.token_lifetime_s = 3600.0
         self.lock = threading.Lock()
         self.tokens: dict[str, str] = {}
         self.seen: list[tuple[str, str, Any]] = []
@@ -208,7 +209,7 @@ class FakePlane:
     def _token(self, scope: str) -> Reply:
         token = f"token-canary-{len(self.tokens)}"
         self.tokens[token] = scope
-        return {"token": token, "expires_in_s": 3600, "scope": scope}
+        return {"token": token, "expires_in_s": self.token_lifetime_s, "scope": scope}
 
     def _answer_json(self, route: str, body: Reply, headers: dict[str, str]) -> Any:
         if route == "/v1/inputs":

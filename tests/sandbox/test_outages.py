@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from fde_ray.sandbox.cgroups import find_cgroups
 from fde_ray.sandbox.local import LocalSandbox
 from fde_ray.sandbox.records import Handle
 from tests.sandbox.conftest import Play
@@ -135,6 +136,14 @@ async def test_token_that_is_not_taken_any_more_is_replaced(plane: FakePlane, pl
     assert plane.turn_bodies[0]["text"] == "done"
 
 
+async def test_token_is_renewed_before_it_expires(plane: FakePlane, play: Play) -> None:
+    plane.token_lifetime_s = 0.4
+    plane.model = [says(None, ("run", {"command": "sleep 0.8"})), says("done")]
+    await play(plane)
+    assert sum(path == "/v1/token/renew" for _, path, _ in plane.seen) >= 2
+    assert [path for _, path, _ in plane.seen].count("/v1/token") == 2  # solve, then collect
+
+
 async def test_driver_death_does_not_end_a_session(
     plane: FakePlane, sandbox: LocalSandbox, shared_home: Path
 ) -> None:
@@ -144,6 +153,7 @@ import asyncio, sys, time
 from pathlib import Path
 from fde_ray.model.profile import SandboxProfile
 from fde_ray.model.session import SessionLimits
+from fde_ray.sandbox.cgroups import find_cgroups
 from fde_ray.sandbox.local import LocalSandbox
 from fde_ray.sandbox.records import SessionStart
 box = LocalSandbox(Path({str(shared_home)!r}), SandboxProfile(runtime="bubblewrap"))
@@ -184,3 +194,8 @@ async def test_killed_shim_takes_its_sandbox_along_and_counts_as_lost(
         assert time.monotonic() < end
         await asyncio.sleep(0.02)
     assert await sandbox.state(handle) == "lost"
+    await sandbox.remove(handle)
+    assert not os.path.exists(handle.dir)  # noqa: ASYNC240
+    site = find_cgroups()
+    groups = [group for parent in site.parents.values() for group in os.listdir(parent)]
+    assert f"fde-{handle.pid}" not in groups

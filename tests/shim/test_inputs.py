@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fde_ray.model.session import SessionInputs
+from fde_ray.shim.claims import clean_entries, clean_text, exit_of
 from fde_ray.shim.inputs import BadInput, read_config, read_inputs
 from fde_ray.shim.mailbox import Letter, Mailbox
-from fde_ray.shim.session import _entries, _exit_of, _text
 from tests.sandbox.fake_plane import FakePlane
 
 
@@ -76,19 +76,19 @@ def test_bad_config_is_refused(tmp_path: Path, value: Any) -> None:
     ],
 )
 def test_exit_of_a_letter(letter: Letter, oom: int, kind: str | None) -> None:
-    found = _exit_of(letter, oom)
+    found = exit_of(letter, oom)
     assert (found and found["kind"]) == kind
 
 
-def test_claims_of_any_shape_become_clean_entries() -> None:
-    assert _entries(None) == _entries("x") == _entries([1, None]) == []
-    assert _entries([{"question": "q\ud800", "options": ["a", 5]}, {"options": "no"}]) == [
+def test_claims_of_any_shape_become_cleanclean_entries() -> None:
+    assert clean_entries(None) == clean_entries("x") == clean_entries([1, None]) == []
+    assert clean_entries([{"question": "q\ud800", "options": ["a", 5]}, {"options": "no"}]) == [
         {"question": "q?", "header": "", "options": ["a", ""]},
         {"question": "", "header": "", "options": []},
     ]
-    assert len(_entries([{}] * 1000)) == 100
-    assert _text(5, 10) == ""
-    assert _text("x" * 20, 10) == "x" * 10
+    assert len(clean_entries([{}] * 1000)) == 100
+    assert clean_text(5, 10) == ""
+    assert clean_text("x" * 20, 10) == "x" * 10
 
 
 def test_stop_goes_before_claims_and_stays() -> None:

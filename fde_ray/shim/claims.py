@@ -1,0 +1,63 @@
+"""What comes out of a sandbox, turned into what the plane takes: any shape in, clean values out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .mailbox import Letter
+
+TEXT_LIMIT = 1 << 20
+ENTRIES_LIMIT = 100
+EXIT_KINDS = ("agent_error", "agent_resource", "step_limit", "refused")
+
+
+def exit_of(letter: Letter, oom_kills: int) -> dict[str, Any] | None:
+    """Return the AgentExit that a letter stands for; None when the plane knows already."""
+    if letter.kind == "stop":
+        reason = str(letter.fields["reason"])
+        kinds = {
+            "agent_resource": "agent_resource",
+            "own_time_limit": "time_limit",
+            "turn_refused": "agent_error",
+        }
+        kind = kinds.get(reason)
+        detail = str(letter.fields.get("detail", ""))
+        return (kind and {"kind": kind, "detail": detail[:500], "exit_code": None}) or None
+    fields = letter.fields
+    kind = str(fields.get("kind", "agent_error"))
+    code = fields.get("exit_code")
+    if kind not in EXIT_KINDS:
+        kind = "agent_error"
+    detail = clean_text(fields.get("detail"), 500)
+    if kind == "agent_error" and oom_kills:
+        kind, detail = "agent_resource", f"memory: the kernel killed {oom_kills} processes"
+    is_code = isinstance(code, int) and not isinstance(code, bool) and abs(code) < 2**31
+    return {"kind": kind, "detail": detail, "exit_code": code if is_code else None}
+
+
+def clean_text(value: Any, limit: int) -> str:
+    """Return a claim as text that UTF-8 can carry."""
+    text = value if isinstance(value, str) else ""
+    return text[:limit].encode("utf-8", "replace").decode("utf-8")
+
+
+def clean_channel(claim: dict[str, Any]) -> str:
+    channel = claim.get("channel")
+    return channel if channel in ("native", "callback") else "text"
+
+
+def clean_entries(value: Any) -> list[dict[str, Any]]:
+    found = []
+    for entry in value[:ENTRIES_LIMIT] if isinstance(value, list) else []:
+        if isinstance(entry, dict):
+            options = entry.get("options")
+            found.append(
+                {
+                    "question": clean_text(entry.get("question"), 20_000),
+                    "header": clean_text(entry.get("header"), 1_000),
+                    "options": [clean_text(o, 1_000) for o in options[:50]]
+                    if isinstance(options, list)
+                    else [],
+                }
+            )
+    return found
