@@ -16,8 +16,6 @@ from fastapi import FastAPI
 
 from fde_ray.model.errors import UserError
 
-MAX_SOCKET_PATH = 100
-"""Linux takes 107 bytes; some room is left for temporary names."""
 GRACE_S = 3
 BACKLOG = 2048
 
@@ -60,40 +58,50 @@ async def served_on_port(app: FastAPI, host: str, port: int = 0) -> AsyncIterato
 
 
 def unix_listener(path: Path) -> socket.socket:
-    """Return a bound socket at `path`; see `served_on_socket`."""
-    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
-        raise UserError(f"the socket path {path} is too long; choose a shorter state folder")
+    """Return a listening socket at `path`, which may be longer than the kernel's 107 bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    _clear_stale(path)
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        # A name through the descriptor is short whatever the folder is called.
+        short = Path(f"/proc/self/fd/{folder}") / path.name
+        _clear_stale(short, path)
+        return _bound(short, path)
+    finally:
+        os.close(folder)
+
+
+def _bound(short: Path, path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Bound under another name first: nobody may connect before the mode is set.
-    draft = path.with_name(f"{path.name}.{os.getpid() % 10**5}")
+    # Bound under another name first: nobody may connect before the mode is set, and a socket that
+    # does not listen yet would look like a dead process's file.
+    draft = short.with_name(f".{os.getpid()}.{path.name}")
     try:
         draft.unlink(missing_ok=True)
         listener.bind(str(draft))
         draft.chmod(0o600)
-        # Listening before it has its name, so that it never looks like a dead process's file.
         listener.listen(BACKLOG)
-        draft.rename(path)
+        draft.rename(short)
     except OSError as error:
         listener.close()
-        raise UserError(f"cannot listen on {path}: {error.strerror}") from error
+        raise UserError(f"cannot listen on {path}: {error.strerror or error}") from error
     return listener
 
 
-def _clear_stale(path: Path) -> None:
+def _clear_stale(short: Path, path: Path) -> None:
     try:
-        mode = path.lstat().st_mode
+        mode = short.lstat().st_mode
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise UserError(f"cannot listen on {path}: {error.strerror}") from error
     if not stat.S_ISSOCK(mode):
         raise UserError(f"{path} is in the way and is no socket; move it away")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(2.0)
         try:
-            probe.connect(str(path))
+            probe.connect(str(short))
         except (ConnectionRefusedError, FileNotFoundError):
-            path.unlink(missing_ok=True)
+            short.unlink(missing_ok=True)
             return
         except OSError:
             pass  # it lives and is busy

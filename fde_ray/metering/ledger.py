@@ -41,6 +41,11 @@ class _Call(NamedTuple):
     waiting: Waiting | None = None
 
 
+class _Flight(NamedTuple):
+    request: ChatRequest
+    task: asyncio.Task[ChatReply]
+
+
 class MeteredChat:
     """A `Chat` with a ledger. `rng` spreads retries of many callers."""
 
@@ -56,7 +61,7 @@ class MeteredChat:
         self._rng = rng or random.Random()  # noqa: S311
         self._price_hash = prices.hash
         self._budgets = Budgets(store, prices)
-        self._flights: dict[str, asyncio.Task[ChatReply]] = {}
+        self._flights: dict[str, _Flight] = {}
 
     async def complete(
         self,
@@ -73,7 +78,7 @@ class MeteredChat:
         Refusal 409 when the id belongs to another request, 402 when the budget does not cover it.
         """
         call = _Call(request, bill, call_id, retries, budget_nanousd, waiting)
-        flight = self._flights.get(call_id) or self._launch(call, self._chat.complete)
+        flight = self._in_flight(request, call_id) or self._launch(call, self._chat.complete)
         return await asyncio.shield(flight)
 
     async def stream(
@@ -89,7 +94,7 @@ class MeteredChat:
         The finish row is written before the iterator ends. A repeat gets the reply in few chunks.
         """
         sent = 0
-        flight = self._flights.get(call_id)
+        flight = self._in_flight(request, call_id)
         if flight is None:
             queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
             call = _Call(request, bill, call_id, 0, budget_nanousd)
@@ -105,16 +110,24 @@ class MeteredChat:
 
     async def aclose(self) -> None:
         """End all calls in flight; each is closed as ambiguous."""
-        flights = list(self._flights.values())
-        for flight in flights:
-            flight.cancel()
-        await asyncio.gather(*flights, return_exceptions=True)
+        tasks = [flight.task for flight in self._flights.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _in_flight(self, request: ChatRequest, call_id: str) -> asyncio.Task[ChatReply] | None:
+        flight = self._flights.get(call_id)
+        if flight is None:
+            return None
+        if flight.request != request:
+            raise _reused()
+        return flight.task
 
     def _launch(self, call: _Call, send: Send) -> asyncio.Task[ChatReply]:
-        flight = asyncio.create_task(self._carried_out(call, send), name=f"call {call.call_id}")
-        self._flights[call.call_id] = flight
-        flight.add_done_callback(lambda task: self._landed(call.call_id, task))
-        return flight
+        task = asyncio.create_task(self._carried_out(call, send), name=f"call {call.call_id}")
+        self._flights[call.call_id] = _Flight(call.request, task)
+        task.add_done_callback(lambda done: self._landed(call.call_id, done))
+        return task
 
     def _landed(self, call_id: str, flight: asyncio.Task[ChatReply]) -> None:
         self._flights.pop(call_id, None)
@@ -125,8 +138,7 @@ class MeteredChat:
         known = await self._store.known_call(call.call_id)
         request_sha256 = digest(call.request)
         if known is not None and known.request_sha256 != request_sha256:
-            reason = "this call id belongs to another request"
-            raise Refusal(409, Fault.AGENT, reason, code="call_id_reused")
+            raise _reused()
         if known is not None and known.reply is not None:
             return known.reply
         first = 1 if known is None else known.tries + 1
@@ -243,6 +255,11 @@ class MeteredChat:
             return builder.reply()
 
         return send
+
+
+def _reused() -> Refusal:
+    reason = "this call id belongs to another request"
+    return Refusal(409, Fault.AGENT, reason, code="call_id_reused")
 
 
 def is_offline(model: str) -> bool:

@@ -80,14 +80,23 @@ async def test_a_living_server_is_not_replaced(bench: Bench, tmp_path: Path) -> 
             assert (await client.get("/v1/inputs")).status_code == 401
 
 
-async def test_a_file_in_the_way_and_a_long_path_are_refused(bench: Bench, tmp_path: Path) -> None:
+async def test_a_file_in_the_way_and_a_long_name_are_refused(bench: Bench, tmp_path: Path) -> None:
     app = run_plane_app(bench.plane)
     (tmp_path / "file").write_text("mine")
-    for path, why in ((tmp_path / "file", "no socket"), (tmp_path / ("x" * 120), "too long")):
+    for path, why in ((tmp_path / "file", "no socket"), (tmp_path / ("x" * 120), "cannot listen")):
         with pytest.raises(UserError, match=why):
             async with served_on_socket(app, path):
                 pass
     assert (tmp_path / "file").read_text() == "mine"
+
+
+async def test_a_deep_folder_is_no_obstacle(bench: Bench, tmp_path: Path) -> None:
+    from fde_ray.shim.wire import connect_unix
+
+    path = tmp_path / ("deep" * 30) / "run.sock"
+    async with served_on_socket(run_plane_app(bench.plane), path):
+        connect_unix(str(path), 5.0).close()
+    assert not path.exists()
 
 
 async def test_a_port_is_served_and_freed(bench: Bench) -> None:

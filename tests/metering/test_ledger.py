@@ -90,11 +90,19 @@ async def test_a_repeat_after_a_restart_gets_the_stored_reply(
     assert len(model.sent) == 1
 
 
-async def test_a_call_id_belongs_to_one_request(chat: MeteredChat) -> None:
-    await chat.complete(request(), BILL, "c1")
-    with pytest.raises(Refusal) as caught:
-        await chat.complete(request("other"), BILL, "c1")
-    assert (caught.value.status, caught.value.code) == (409, "call_id_reused")
+async def test_a_call_id_belongs_to_one_request(chat: MeteredChat, model: FakeModel) -> None:
+    async def reused() -> Refusal:
+        with pytest.raises(Refusal) as caught:
+            await chat.complete(request("other"), BILL, "c1")
+        return caught.value
+
+    model.gate = asyncio.Event()
+    first = asyncio.create_task(chat.complete(request(), BILL, "c1"))
+    await model.reached.wait()
+    assert (await reused()).status == 409
+    model.gate.set()
+    await first
+    assert (await reused()).code == "call_id_reused"
 
 
 async def test_provider_faults_are_retried_as_often_as_asked(
@@ -224,9 +232,12 @@ async def test_at_most_what_a_budget_covers_is_sent(
 
     model.gate = asyncio.Event()
     calls = [asyncio.create_task(call(n)) for n in range(50)]
-    await asyncio.sleep(0.3)
-    assert 5 <= len(model.sent) <= 10
+    for _ in range(3000):
+        if len(model.sent) + sum(task.done() for task in calls) == len(calls):
+            break
+        await asyncio.sleep(0.01)
     model.gate.set()
+    assert 5 <= len(model.sent) <= 10
     assert set(await asyncio.gather(*calls)) == {"sent", "budget_exhausted"}
     assert (await store.spent(RUN)).nanousd <= limit
 
