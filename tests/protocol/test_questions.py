@@ -114,6 +114,7 @@ def test_rule_08_a_question_mark_of_either_width_is_seen(text: str, asks: bool) 
 def test_rule_08_only_above_10000_characters_is_a_reply_clipped() -> None:
     whole = "a" * 2_000 + "b" * 8_000
     assert questions.clipped(whole) == whole
+    assert questions.clipped(whole[1_000:-1_000]) == whole[1_000:-1_000]
     longer = "a" * 2_000 + "x" + "b" * 8_000
     assert questions.clipped(longer) == whole
 
