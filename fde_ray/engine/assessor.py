@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fde_ray.gateway.pauses import clock_totals
 from fde_ray.grading.judging import judge
-from fde_ray.grading.workspace import has_deliverable, unpack_parts
+from fde_ray.grading.workspace import Unpacked, has_deliverable, unpack_parts
 from fde_ray.model.base import sha256_hex
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.grading import PointCoverage, Route
@@ -34,6 +34,9 @@ from .stages import Stages
 
 log = logging.getLogger(__name__)
 
+NO_FILES = sha256_hex(b"")
+"""Tree hash of an empty workspace."""
+
 
 class Assessor:
     def __init__(
@@ -43,15 +46,15 @@ class Assessor:
         self._conversation, self._judges = conversation, judges
         self._routes = RouteRunner(runtime, epoch)
 
-    async def grade(self, plan: RunPlan) -> None:
-        """Carry a run from its collected workspace to its result, or to a missing grade."""
+    async def grade(self, plan: RunPlan, phase: Phase) -> None:
+        """Carry a run in `phase` from its collected workspace to its result or a missing grade."""
         row = await self._store.grade(plan.run_id, plan.grade_id)
         folder = self._runtime.home.scratch / f"{plan.run_id}-{plan.grade_id[:8]}"
-        shutil.rmtree(folder, ignore_errors=True)
+        _cleared(folder)
         try:
-            await self._graded(plan, row, folder)
+            await self._graded(plan, row, phase, folder)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            _cleared(folder)
 
     async def drop(self, run_id: str) -> None:
         """End the extraction sessions of a run that nobody wants any more."""
@@ -59,35 +62,36 @@ class Assessor:
             if session.state != "closed":
                 await self._routes.close(session, FailureKind.CANCELLED, "nobody wants the run")
 
-    async def _graded(self, plan: RunPlan, row: GradeRow, folder: Path) -> None:
-        stages = Stages(self._runtime, plan, row, self._epoch)
-        attempt = await self._solved(plan)
+    async def _graded(self, plan: RunPlan, row: GradeRow, phase: Phase, folder: Path) -> None:
+        stages = Stages(self._runtime, plan, row, self._epoch, phase)
+        attempts = await self._store.attempts_of(plan.run_id)
+        # The workspace that counts is that of the last attempt.
+        attempt = max(attempts, key=lambda one: one.number)
         state = dialogue.replay(
             self._conversation.config(plan), await self._store.dialogue(attempt.subject)
         )
         graded = await self._unpacked(plan, attempt, state, folder)
         routes, chosen = await self._scored(graded, stages)
         if chosen.grade is GradeState.GRADE_MISSING:
-            await self._missing(plan, row, chosen)
+            await self._missing(plan, row, chosen, stages)
             return
-        await stages.enter(Phase.JUDGING)
+        if plan.condition.kind.has_questions:
+            await stages.enter(Phase.JUDGING)
         verdicts = await self._covered(plan, attempt, state, stages)
-        result = await self._assembled(graded, state, routes, chosen, verdicts)
+        notes = tuple(_note(one) for one in attempts)
+        result = await self._assembled(graded, state, routes, chosen, verdicts, notes)
         await self._commit(plan, result, stages)
-
-    async def _solved(self, plan: RunPlan) -> AttemptRow:
-        """Return the attempt whose workspace counts: the last one."""
-        attempts = await self._store.attempts_of(plan.run_id)
-        return max(attempts, key=lambda attempt: attempt.number)
 
     async def _unpacked(
         self, plan: RunPlan, attempt: AttemptRow, state: dialogue.DialogueState, folder: Path
     ) -> Graded:
         """Lay the collected workspace out on disk; without a commit there is none."""
         workspace, commit = folder / "workspace", attempt.commit
-        if commit is None:
-            workspace.mkdir(parents=True)
-            return Graded(plan, attempt, workspace, folder, state.last_text, None, is_empty=True)
+        if commit is None or commit.files == 0:
+            nothing = (
+                None if commit is None else Unpacked(tree_hash=NO_FILES, files=0, size_bytes=0)
+            )
+            return Graded(plan, attempt, workspace, folder, state.last_text, nothing, is_empty=True)
         unpacked = await unpack_parts(
             self._routes.parts(attempt.subject, commit), workspace, archive_caps(plan)
         )
@@ -149,6 +153,7 @@ class Assessor:
         routes: tuple[Route, ...],
         chosen: votes.Chosen,
         verdicts: tuple[PointCoverage, ...] | None,
+        notes: tuple[AttemptNote, ...],
     ) -> RunResult:
         plan, attempt = graded.plan, graded.attempt
         pauses = tuple(await self._store.pauses(attempt.subject))
@@ -158,7 +163,6 @@ class Assessor:
             clock = clock_totals(
                 attempt.agent_started_at, end, pauses, end or self._runtime.clock.now()
             )
-        attempts = await self._store.attempts_of(plan.run_id)
         return assembled(
             Evidence(
                 plan=plan,
@@ -166,7 +170,7 @@ class Assessor:
                 pack=self._runtime.pack(plan.prompt_pack),
                 dialogue=state,
                 solve_end=attempt.solve_end or SolveEnd.AGENT_ERROR,
-                attempts=tuple(_note(one) for one in attempts),
+                attempts=notes,
                 clock=clock,
                 pauses=pauses,
                 tree_hash=None if graded.unpacked is None else graded.unpacked.tree_hash,
@@ -201,7 +205,9 @@ class Assessor:
             log.error("result_differs", extra={"run": plan.run_id, "grade": plan.grade_id})
         await self._mark(plan, Phase.DONE, result.grade, sha256_hex(data))
 
-    async def _missing(self, plan: RunPlan, row: GradeRow, chosen: votes.Chosen) -> None:
+    async def _missing(
+        self, plan: RunPlan, row: GradeRow, chosen: votes.Chosen, stages: Stages
+    ) -> None:
         """Try the grading again while the policy allows, else put the run aside, ungraded."""
         tries = row.tries + 1
         kind = chosen.outcome or FailureKind.EXTRACTOR_ERROR
@@ -219,7 +225,7 @@ class Assessor:
                 detail=detail,
                 progress=None,
             )
-            await self.grade(plan)
+            await self.grade(plan, stages.phase)
             return
         await self._store.move_grade(
             plan.run_id,
@@ -231,11 +237,10 @@ class Assessor:
             failure=kind,
             detail=detail,
         )
-        run = await self._store.run(plan.run_id)
         await self._store.move_run(
             plan.run_id,
             self._epoch,
-            run.phase,
+            stages.phase,
             Phase.QUARANTINED,
             failure=kind.value,
             detail=detail,
@@ -259,6 +264,11 @@ class Assessor:
             failure=None if failure is None else failure.value,
         )
         await write_mark(self._runtime.objects, self._runtime.tenant, plan.sweep, mark)
+
+
+def _cleared(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 def _note(attempt: AttemptRow) -> AttemptNote:

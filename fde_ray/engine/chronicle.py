@@ -13,6 +13,7 @@ from fde_ray.gateway.pauses import clock_totals
 from fde_ray.model.base import canonical_json
 from fde_ray.model.clock import utc
 from fde_ray.model.dialogue import DIALOGUE_EVENT, DialogueEvent
+from fde_ray.model.result import Pause
 from fde_ray.sandbox.records import SandboxFacts
 from fde_ray.store.objects import ObjectStore, layout
 from fde_ray.store.runs import AttemptRow, CallRow, RunStore
@@ -35,36 +36,32 @@ class Chronicle:
 
     async def ended(self, subject: str) -> None:
         """Write end.json, the dialogue and the calls of a closed session."""
-        attempt = await self._store.session(subject)
-        events = await self._store.dialogue(subject)
-        calls = [c for c in await self._store.calls_of(attempt.run_id) if c.subject == subject]
+        attempt, events, calls, pauses = await self._store.account(subject)
         tenant = self._tenant
         if events:
             await self._objects.create(layout.dialogue_key(tenant, subject), _lines(events))
         if calls:
             await self._objects.create(layout.calls_key(tenant, subject, "all", 0), _ledger(calls))
-        await self._objects.create(
-            layout.end_key(tenant, subject), (await self._end(attempt)).encode()
-        )
+        await self._objects.create(layout.end_key(tenant, subject), _end(attempt, pauses).encode())
 
-    async def _end(self, attempt: AttemptRow) -> str:
-        pauses = await self._store.pauses(attempt.subject)
-        end = attempt.solve_ended_at or attempt.ended_at
-        clock = clock_totals(attempt.agent_started_at, end, pauses, end or 0.0)
-        commit = attempt.commit
-        return canonical_json(
-            {
-                "subject": attempt.subject,
-                "solve_end": attempt.solve_end,
-                "failure": attempt.failure,
-                "detail": attempt.detail,
-                "ended_at": None if attempt.ended_at is None else utc(attempt.ended_at),
-                "snapshot": None if commit is None else commit.snapshot,
-                "tree_hash": None if commit is None else commit.tree_hash,
-                "charged_s": None if attempt.agent_started_at is None else clock.charged_s,
-                "paused_s": None if attempt.agent_started_at is None else clock.paused_s,
-            }
-        )
+
+def _end(attempt: AttemptRow, pauses: Sequence[Pause]) -> str:
+    end = attempt.solve_ended_at or attempt.ended_at
+    clock = clock_totals(attempt.agent_started_at, end, pauses, end or 0.0)
+    has_started, commit = attempt.agent_started_at is not None, attempt.commit
+    return canonical_json(
+        {
+            "subject": attempt.subject,
+            "solve_end": attempt.solve_end,
+            "failure": attempt.failure,
+            "detail": attempt.detail,
+            "ended_at": None if attempt.ended_at is None else utc(attempt.ended_at),
+            "snapshot": None if commit is None else commit.snapshot,
+            "tree_hash": None if commit is None else commit.tree_hash,
+            "charged_s": clock.charged_s if has_started else None,
+            "paused_s": clock.paused_s if has_started else None,
+        }
+    )
 
 
 def _lines(events: Sequence[DialogueEvent]) -> bytes:

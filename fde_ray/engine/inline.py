@@ -20,7 +20,7 @@ from fde_ray.gateway.control import control_plane_app
 from fde_ray.gateway.serve import served_on_socket
 from fde_ray.model.errors import Superseded
 from fde_ray.model.states import Phase
-from fde_ray.store.runs import Lease, RunTask, woken
+from fde_ray.store.runs import Lease, RunRow, RunTask, woken
 
 from .assessor import Assessor
 from .controller import Controller
@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 RENEW_S = 10.0
 ADMIT_POLL_S = 1.0
 ADMIT_BATCH = 64
+COALESCE_S = 0.05
+ACK_EVERY_S = 0.5
 _SOLVING = (Phase.QUEUED, Phase.PROVISIONING, Phase.SOLVING, Phase.COLLECTING)
 
 
@@ -60,6 +62,8 @@ class InlineEngine:
                     await self._admit()
                     await self._drop_unwanted()
                     await woken(news, ADMIT_POLL_S)
+                    # Many runs end in one moment: look at the store once for all of them.
+                    await self._runtime.clock.sleep(COALESCE_S)
                     if self._failure is not None:
                         raise self._failure
 
@@ -96,11 +100,11 @@ class InlineEngine:
         self._store.changed.notify([("runs",)])
 
     async def _carried(self, task: RunTask) -> None:
+        run: RunRow | None = task.run
         if task.run.phase in _SOLVING:
             async with self._solving:
-                await self._supervisor.solve(task)
-        run = await self._store.run(task.run.run_id)
-        if not run.phase.is_terminal and run.phase not in _SOLVING:
+                run = await self._supervisor.solve(task)
+        if run is not None and not run.phase.is_terminal:
             async with self._grading:
                 await self._supervisor.grade(RunTask(run, task.plan))
 
@@ -136,6 +140,7 @@ class InlineEngine:
             while True:
                 rows = await self._store.read_inbox(self._lease.shards)
                 await self._store.ack_inbox([row.seq for row in rows])
+                await self._runtime.clock.sleep(ACK_EVERY_S)
                 if not rows:
                     await woken(news, ADMIT_POLL_S)
 

@@ -85,7 +85,6 @@ class SessionHost:
             await self._sandbox.stop(handle)
             await self._sandbox.remove(handle)
         await self._chronicle.ended(attempt.subject)
-        await self._store.prune_replies(attempt.subject)
 
     def _handle(self, attempt: AttemptRow) -> Handle | None:
         """Return the handle in the row, else one that a dead driver had no time to record."""

@@ -23,14 +23,19 @@ _COVERAGE: TypeAdapter[tuple[PointCoverage, ...]] = TypeAdapter(tuple[PointCover
 
 
 class Stages:
-    """The grade of one run in the hands of its present owner."""
+    """The grade of one run in the hands of its present owner.
 
-    def __init__(self, runtime: Runtime, plan: RunPlan, row: GradeRow, epoch: Epoch) -> None:
+    phase: where the run is now; it only moves forward.
+    """
+
+    def __init__(
+        self, runtime: Runtime, plan: RunPlan, row: GradeRow, epoch: Epoch, phase: Phase
+    ) -> None:
         self._runtime, self._store, self._plan, self._epoch = runtime, runtime.store, plan, epoch
         progress: dict[str, Any] = row.progress or {}
         self._route_keys: list[str] = list(progress.get("routes", []))
         self._coverage_key: str | None = progress.get("coverage")
-        self._phase: Phase | None = None
+        self.phase = phase
 
     async def routes(self) -> tuple[Route, ...]:
         """Return the finished routes, in the order in which they ran."""
@@ -69,21 +74,15 @@ class Stages:
 
     async def enter(self, phase: Phase) -> None:
         """Move the run forward to `phase`; a run that was further on stays there."""
-        now = await self._present()
-        if _ORDER.index(now) < _ORDER.index(phase):
-            await self._store.move_run(self._plan.run_id, self._epoch, now, phase)
-            self._phase = phase
+        if _ORDER.index(self.phase) < _ORDER.index(phase):
+            await self._store.move_run(self._plan.run_id, self._epoch, self.phase, phase)
+            self.phase = phase
 
     async def begin_commit(self, sha256: str) -> None:
         await self._store.begin_commit(
-            self._plan.run_id, self._plan.grade_id, self._epoch, await self._present(), sha256
+            self._plan.run_id, self._plan.grade_id, self._epoch, self.phase, sha256
         )
-        self._phase = Phase.COMMITTING
-
-    async def _present(self) -> Phase:
-        if self._phase is None:
-            self._phase = (await self._store.run(self._plan.run_id)).phase
-        return self._phase
+        self.phase = Phase.COMMITTING
 
     async def _save(self) -> None:
         await self._store.move_grade(

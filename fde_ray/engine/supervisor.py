@@ -37,20 +37,24 @@ class Supervisor:
         self._conversation, self._assessor = conversation, assessor
         self._sessions = SessionHost(runtime, epoch)
 
-    async def solve(self, task: RunTask) -> None:
-        """Carry a run to the end of its solving: collected, cancelled or quarantined."""
+    async def solve(self, task: RunTask) -> RunRow | None:
+        """Carry a run to the end of its solving: collected, cancelled or quarantined.
+
+        None: another driver holds it now.
+        """
         run = task.run
         try:
             while run.phase in _SOLVING:
-                await self._step(run, task.plan)
-                run = await self._store.run(run.run_id)
+                run = await self._step(run, task.plan)
         except Superseded as lost:
             log.info("run_lost", extra={"run": run.run_id, "reason": str(lost)})
+            return None
+        return run
 
     async def grade(self, task: RunTask) -> None:
         """Carry a collected run to its result."""
         try:
-            await self._assessor.grade(task.plan)
+            await self._assessor.grade(task.plan, task.run.phase)
         except Superseded as lost:
             log.info("run_lost", extra={"run": task.run.run_id, "reason": str(lost)})
 
@@ -59,40 +63,41 @@ class Supervisor:
         await self._assessor.drop(run.run_id)
         await self._cancelled(run, await self._store.live_attempt(run.run_id))
 
-    async def _step(self, run: RunRow, plan: RunPlan) -> None:
+    async def _step(self, run: RunRow, plan: RunPlan) -> RunRow:
         if run.phase is Phase.QUEUED:
-            await self._open(run, plan)
-        elif run.phase is Phase.PROVISIONING:
-            await self._provision(run, plan)
-        else:
-            await self._watch(run, plan)
+            return await self._open(run, plan)
+        if run.phase is Phase.PROVISIONING:
+            return await self._provision(run, plan)
+        return await self._watch(run, plan)
 
-    async def _open(self, run: RunRow, plan: RunPlan) -> None:
+    async def _open(self, run: RunRow, plan: RunPlan) -> RunRow:
         keys = await self._runtime.material.keys(plan.case_id)
         subject = attempt_id(RunId(run.run_id), run.attempt + 1)
         inputs = solving_inputs(plan, subject, keys, self._runtime.profile)
         await self._store.open_attempt(run.run_id, self._epoch, inputs)
+        return run._replace(phase=Phase.PROVISIONING, attempt=run.attempt + 1, solve_end=None)
 
-    async def _provision(self, run: RunRow, plan: RunPlan) -> None:
-        attempt = await self._live(run)
+    async def _provision(self, run: RunRow, plan: RunPlan) -> RunRow:
+        subject = attempt_id(RunId(run.run_id), run.attempt)
         try:
-            await self._sessions.start(attempt.subject, "solve", session_limits(plan))
+            await self._sessions.start(subject, "solve", session_limits(plan))
         except SandboxError as error:
-            await self._lose(run, attempt, Loss(error.kind, error.detail))
-            return
-        await self._store.move_run(run.run_id, self._epoch, run.phase, Phase.SOLVING)
+            attempt = await self._store.session(subject)
+            return await self._lose(run, attempt, Loss(error.kind, error.detail))
+        return await self._moved(run, Phase.SOLVING, solve_end=None)
 
-    async def _watch(self, run: RunRow, plan: RunPlan) -> None:
+    async def _watch(self, run: RunRow, plan: RunPlan) -> RunRow:
         """Answer turns until the session is committed, lost or cancelled."""
-        attempt = await self._live(run)
-        with self._store.changed.watch(("session", attempt.subject)) as news:
-            while (run := await self._followed(run, plan, attempt.subject)).phase in _WATCHED:
+        subject = attempt_id(RunId(run.run_id), run.attempt)
+        with self._store.changed.watch(("session", subject)) as news:
+            while (run := await self._followed(run, plan, subject)).phase in _WATCHED:
                 if await woken(news, POLL_S):
                     continue
-                loss = await self._sessions.loss(await self._store.session(attempt.subject))
+                attempt = await self._store.session(subject)
+                loss = await self._sessions.loss(attempt)
                 if loss is not None:
-                    await self._lose(run, await self._store.session(attempt.subject), loss)
-                    return
+                    return await self._lose(run, attempt, loss)
+        return run
 
     async def _followed(self, run: RunRow, plan: RunPlan, subject: str) -> RunRow:
         """Do what the session's row asks for now; return the run as it is then."""
@@ -161,12 +166,6 @@ class Supervisor:
         end = None if solve_end is None else solve_end.value
         await self._store.move_run(run.run_id, self._epoch, run.phase, to, solve_end=end, **changes)
         return run._replace(phase=to, solve_end=solve_end)
-
-    async def _live(self, run: RunRow) -> AttemptRow:
-        attempt = await self._store.live_attempt(run.run_id)
-        if attempt is None:
-            raise Superseded(f"run {run.run_id} has no live attempt")
-        return attempt
 
 
 _SOLVING = (Phase.QUEUED, Phase.PROVISIONING, Phase.SOLVING, Phase.COLLECTING)

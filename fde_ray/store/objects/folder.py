@@ -134,16 +134,13 @@ def _disk(key: str) -> Iterator[None]:
 
 
 def _created(path: Path, key: str, data: bytes, *, fsync: bool) -> bool:
-    temporary = path.parent / f"{TEMPORARY}{uuid.uuid4().hex}"
     try:
-        descriptor = _new_file(temporary)
-        try:
+        with _unnamed_file(path.parent) as (descriptor, name):
             _write_all(descriptor, data)
             if fsync:
                 os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.link(temporary, path)
+            # A directory descriptor, which an absolute name ignores, makes link() follow /proc.
+            os.link(name, path, src_dir_fd=descriptor, follow_symlinks=True)
         if fsync:
             _sync_folder(path.parent)
     except FileExistsError:
@@ -154,18 +151,45 @@ def _created(path: Path, key: str, data: bytes, *, fsync: bool) -> bool:
         raise StoreError(f"object {key}: {error.strerror or error}") from error
     else:
         return True
+
+
+@contextmanager
+def _unnamed_file(folder: Path) -> Iterator[tuple[int, str]]:
+    """Yield a new file that nobody sees, and a name to link it by; gone after the block.
+
+    File systems without unnamed files get a temporary name instead.
+    """
+    descriptor = _opened(folder, os.O_TMPFILE, "")
+    if descriptor is not None:
+        try:
+            yield descriptor, f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+        return
+    temporary = folder / f"{TEMPORARY}{uuid.uuid4().hex}"
+    descriptor = _opened(folder, os.O_CREAT | os.O_EXCL, temporary.name)
+    assert descriptor is not None
+    try:
+        yield descriptor, str(temporary)
     finally:
+        os.close(descriptor)
         with suppress(OSError):
             temporary.unlink()
 
 
-def _new_file(path: Path) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+def _opened(folder: Path, kind: int, name: str) -> int | None:
+    """Open a file to write in `folder`, made when it is missing; None = no unnamed files here."""
+    path, flags = os.path.join(folder, name), os.O_WRONLY | os.O_CLOEXEC | kind
     try:
-        return os.open(path, flags, 0o644)
-    except FileNotFoundError:
-        _make_folder(path.parent)
-        return os.open(path, flags, 0o644)
+        try:
+            return os.open(path, flags, 0o644)
+        except FileNotFoundError:
+            _make_folder(folder)
+            return os.open(path, flags, 0o644)
+    except OSError as error:
+        if not name and error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            return None
+        raise
 
 
 def _make_folder(folder: Path) -> None:

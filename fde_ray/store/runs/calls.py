@@ -28,6 +28,9 @@ _TRIES = Statement(select(*_ROW).where(_C.call_id == b("call_id_")).order_by(_C.
 _OF_RUN = Statement(
     select(*_ROW).where(_C.run_id == b("run_id_")).order_by(_C.started_at, _C.call_id, _C.try_no)
 )
+_OF_SUBJECT = Statement(
+    select(*_ROW).where(_C.subject == b("subject_")).order_by(_C.started_at, _C.call_id, _C.try_no)
+)
 _START = keeping(
     schema.ledger,
     "call_id",
@@ -62,7 +65,6 @@ _FINISH = updating(
         "reply",
     ),
 )
-_PRUNE = updating(schema.ledger, _C.subject == b("subject_"), columns=("reply",))
 _CLOSE = updating(schema.ledger, _C.state == "started", columns=("state", "finished_at", "detail"))
 _STATES: dict[str, CallState] = {
     "ok": "finished",
@@ -203,10 +205,6 @@ class Calls:
         rows = await self._db.read(lambda t: t.all(_BY_SWEEP, tenant_=tenant, name_=name))
         return [_line(row) for row in rows]
 
-    async def prune_replies(self, subject: str) -> None:
-        """Forget the stored replies of a session that is over."""
-        await self._db.write(lambda t: t.run(_PRUNE, subject_=subject, reply=None))
-
     async def close_ambiguous(self) -> int:
         """At start-up: calls that a dead process had in flight may have been charged."""
         now = self._clock.now()
@@ -214,6 +212,10 @@ class Calls:
         return await self._db.write(
             lambda t: t.run(_CLOSE, state="ambiguous", finished_at=now, detail=detail)
         )
+
+
+def calls_of_subject(t: Transaction, subject: str) -> list[CallRow]:
+    return [CallRow.of(row) for row in t.all(_OF_SUBJECT, subject_=subject)]
 
 
 def _line(row: Any) -> CostLine:

@@ -117,8 +117,7 @@ class Dialogues:
         return await self._db.write(change)
 
     async def dialogue(self, subject: str) -> list[DialogueEvent]:
-        rows = await self._db.read(lambda t: t.all(_EVENTS, subject_=subject))
-        return [_event(row) for row in rows]
+        return await self._db.read(lambda t: events_of(t, subject))
 
     async def set_reply(self, subject: str, turn_no: int, reply: dict[str, Any]) -> bool:
         """Answer a turn and wake whoever waits for it; the first reply wins."""
@@ -138,6 +137,10 @@ class Dialogues:
     async def pending_turns(self) -> list[tuple[str, int]]:
         """Return (subject, turn_no) of every turn that waits for a reply."""
         return await self._db.read(lambda t: t.all(_PENDING))
+
+
+def events_of(t: Transaction, subject: str) -> list[DialogueEvent]:
+    return [_event(row) for row in t.all(_EVENTS, subject_=subject)]
 
 
 def turn_reply(event: Replied) -> dict[str, Any]:

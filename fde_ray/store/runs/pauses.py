@@ -69,11 +69,7 @@ class Pauses:
         return await self._db.write(lambda t: t.run(_CLOSE, subject_=subject, closed_at=now)) > 0
 
     async def pauses(self, subject: str) -> list[Pause]:
-        rows = await self._db.read(lambda t: t.all(_PAUSES, subject_=subject))
-        return [
-            Pause(cause=PauseCause(cause), opened_at=opened, closed_at=closed)
-            for cause, opened, closed in rows
-        ]
+        return await self._db.read(lambda t: pauses_of(t, subject))
 
     async def beat(
         self, replica: str, heartbeats: Iterable[Heartbeat] = (), gap: timedelta = GAP
@@ -96,6 +92,13 @@ class Pauses:
             return Gap(heard, now, _paused(t, heard, now))
 
         return await self._db.write(change)
+
+
+def pauses_of(t: Transaction, subject: str) -> list[Pause]:
+    return [
+        Pause(cause=PauseCause(cause), opened_at=opened, closed_at=closed)
+        for cause, opened, closed in t.all(_PAUSES, subject_=subject)
+    ]
 
 
 def _heartbeat(heard: Heartbeat) -> dict[str, Any]:

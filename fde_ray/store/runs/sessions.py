@@ -64,9 +64,7 @@ class Sessions:
 
     async def session(self, subject: str) -> AttemptRow:
         """RowMissing when there is no such session."""
-        return AttemptRow.of(
-            _found(subject, await self._db.read(lambda t: t.one(_SESSION, subject_=subject)))
-        )
+        return await self._db.read(lambda t: session_row(t, subject))
 
     async def token_serial(self, subject: str, nonce: str) -> int:
         """Return the serial for a shim's nonce: the same for the same nonce, else the next one.
@@ -180,6 +178,10 @@ class Sessions:
             return True
 
         return await self._db.write(change)
+
+
+def session_row(t: Transaction, subject: str) -> AttemptRow:
+    return AttemptRow.of(_found(subject, t.one(_SESSION, subject_=subject)))
 
 
 def end_session(

@@ -10,6 +10,7 @@ from typing import Self
 from fde_ray.model.clock import Clock, SystemClock
 from fde_ray.model.errors import UserError
 
+from .accounts import Accounts
 from .admission import Admission
 from .calls import Calls
 from .database import BUSY_TIMEOUT_S, Database
@@ -36,6 +37,7 @@ class RunStore(
     Pauses,
     Calls,
     Inbox,
+    Accounts,
 ):
     """`async with RunStore(path, clock) as store:` opens, migrates and closes.
 

@@ -77,6 +77,7 @@ _CLOSE = updating(
     solve_end=func.coalesce(_A.solve_end, b("end_")),
     ended_at=func.coalesce(_A.ended_at, b("now_")),
 )
+_PRUNE = updating(schema.ledger, schema.ledger.c.subject == b("subject_"), columns=("reply",))
 _HANDLE = updating(schema.attempts, _A.subject == b("subject_"), columns=("handle",))
 _RUN_CHANGES = frozenset({"solve_end", "failure", "detail"})
 
@@ -191,7 +192,9 @@ class Supervision:
         detail: str | None = None,
         result: Any = None,
     ) -> bool:
-        """Close a session: its tokens are void from here on. False = it was closed before.
+        """Close a session: its tokens are void from here on, and its calls' replies are forgotten.
+
+        False = it was closed before.
 
         solve_end: recorded only when nothing ended the solving before. result: any JSON.
         """
@@ -209,6 +212,7 @@ class Supervision:
                 detail_=detail,
                 result=found,
             )
+            t.run(_PRUNE, subject_=subject, reply=None)
             t.wake(("session", subject))
             return changed == 1
 

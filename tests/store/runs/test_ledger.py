@@ -50,14 +50,28 @@ async def test_call_is_known_with_its_tries_and_its_reply(store: RunStore) -> No
     assert (known.tries, known.reply) == (2, finish.reply)
 
 
-async def test_pruned_reply_is_gone_and_the_bill_stays(store: RunStore) -> None:
-    await store.start_call(make_call_start("c", SUBJECT))
+async def test_reply_is_forgotten_when_its_session_closes_and_the_bill_stays(
+    store: RunStore, epoch: Epoch, subject: str
+) -> None:
+    await store.start_call(make_call_start("c", subject))
     await store.finish_call(make_call_finish("c", cost_nanousd=9))
-    await store.prune_replies(SUBJECT)
+    await store.close_attempt(subject, epoch)
     known = await store.known_call("c")
     assert known is not None
     assert known.reply is None
-    assert (await store.spent(RUN)).nanousd == 9
+    assert (await store.spent(subject.partition(".")[0])).nanousd == 9
+
+
+async def test_account_holds_all_that_was_seen_of_a_session(
+    store: RunStore, epoch: Epoch, subject: str
+) -> None:
+    await store.start_call(make_call_start("c", subject))
+    account = await store.account(subject)
+    assert account.attempt.subject == subject
+    assert [call.call_id for call in account.calls] == ["c"]
+    assert (account.events, account.pauses) == ([], [])
+    with pytest.raises(RowMissing):
+        await store.account("nobody.1")
 
 
 async def test_finish_without_a_start_is_an_error(store: RunStore) -> None:
