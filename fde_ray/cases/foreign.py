@@ -17,7 +17,7 @@ MAX_TEXT_BYTES = 2 << 20
 MAX_DATA_BYTES = 8 << 20
 MAX_FILES = 5000
 MAX_NAME_CHARS = 240
-_IGNORED_FOLDERS = {"__pycache__"}
+_IGNORED_FOLDERS = {"__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 R = TypeVar("R", bound=Record)
 
 
