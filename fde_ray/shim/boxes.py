@@ -15,6 +15,11 @@ UID = 1000
 HOSTNAME = "sandbox"
 PATH = f"{ENV_AT}/bin:/usr/local/bin:/usr/bin:/bin"
 _USR_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_PROC_LOCKED = ("sys", "fs", "irq", "bus", "pressure")
+_PROC_HIDDEN = (
+    *("acpi", "asound", "scsi", "driver", "kcore", "keys", "key-users", "kmsg", "latency_stats"),
+    *("mtrr", "sched_debug", "sysrq-trigger", "timer_list", "timer_stats", "vmallocinfo"),
+)
 _ETC_BINDS = ("/etc/alternatives", "/etc/ld.so.cache")
 
 
@@ -130,7 +135,7 @@ def bubblewrap_argv(runtime: Runtime, box: Box) -> list[str]:
     argv += ["--uid", str(UID), "--gid", str(UID), "--hostname", HOSTNAME, "--clearenv"]
     for name, value in {**base_env(), **box.env}.items():
         argv += ["--setenv", name, value]
-    argv += ["--proc", "/proc", "--dev", "/dev"]
+    argv += ["--proc", "/proc", *_guarded_proc(), "--dev", "/dev"]
     for bind in binds:
         argv += ["--ro-bind", bind.source, bind.at]
     for target, link in usr_links():
@@ -143,6 +148,24 @@ def bubblewrap_argv(runtime: Runtime, box: Box) -> list[str]:
         argv += ["--ro-bind" if bind.read_only else "--bind", bind.source, bind.at]
     argv += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", box.workdir]
     return [*argv, "--", *box.argv]
+
+
+def _guarded_proc() -> list[str]:
+    """Return arguments that lock what is not of a namespace in /proc.
+
+    When root starts a box, its processes are uid 0 to the host's kernel, which lets that uid write
+    many of these files without any capability.
+    """
+    argv: list[str] = []
+    for name in _PROC_LOCKED:
+        if os.path.isdir(f"/proc/{name}"):
+            argv += ["--ro-bind", f"/proc/{name}", f"/proc/{name}"]
+    for name in _PROC_HIDDEN:
+        if os.path.isdir(f"/proc/{name}"):
+            argv += ["--tmpfs", f"/proc/{name}", "--remount-ro", f"/proc/{name}"]
+        elif os.path.exists(f"/proc/{name}"):
+            argv += ["--ro-bind", "/dev/null", f"/proc/{name}"]
+    return argv
 
 
 def gvisor_bundle(runtime: Runtime, box: Box, folder: str) -> None:

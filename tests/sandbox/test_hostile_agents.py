@@ -166,6 +166,28 @@ async def test_forged_messages_are_claims_and_nothing_more(plane: FakePlane, pla
     assert plane.files(plane.final()) == {}
 
 
+async def test_kernel_settings_cannot_be_changed(plane: FakePlane, play: Play) -> None:
+    probe = script("""
+        import os, stat
+        writable = []
+        for folder, names, files in os.walk("/proc"):
+            names[:] = [n for n in names if not n.isdigit() and n not in ("self", "thread-self")]
+            for name in files:
+                path = os.path.join(folder, name)
+                try:
+                    os.close(os.open(path, os.O_WRONLY))
+                    writable.append(path)
+                except OSError:
+                    pass
+        print("writable", writable)
+        print([line for line in open("/proc/self/status") if line.startswith("CapEff")])
+    """)
+    plane.model = [runs(probe), says("done")]
+    await play(plane)
+    assert "writable []" in plane.tool_outputs(), plane.tool_outputs()
+    assert "CapEff:\\t0000000000000000" in plane.tool_outputs()
+
+
 async def test_runner_cannot_be_killed_from_inside(plane: FakePlane, play: Play) -> None:
     plane.model = [
         says(None, ("run", {"command": "kill -9 1; kill -INT 1; kill -STOP 1; echo alive"})),
