@@ -8,6 +8,8 @@ USAGE = "usage: fde-shim.pyz shim|runner|agent|evaluate ..."
 
 
 def main(argv: list[str]) -> int:
+    # Nothing here speaks TLS, and every session starts three of these processes.
+    sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]
     command, rest = (argv[0], argv[1:]) if argv else ("", [])
     if command == "shim":
         from .hosting import main as run  # noqa: PLC0415
