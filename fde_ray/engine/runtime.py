@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -71,6 +71,22 @@ def shipped_cases() -> Path:
     return Path(__file__).resolve().parents[2] / "cases"
 
 
+class CasesWhenNeeded(Mapping[str, Case]):
+    """Case packages, read and checked at the first look: a broken one hides no finished result."""
+
+    def __init__(self, load: Callable[[], Mapping[str, Case]]) -> None:
+        self._loaded = cache(load)
+
+    def __getitem__(self, case_id: str) -> Case:
+        return self._loaded()[case_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._loaded())
+
+    def __len__(self) -> int:
+        return len(self._loaded())
+
+
 def cases_of(profile: Profile) -> Mapping[str, Case]:
     return load_cases(Path(profile.cases).expanduser() if profile.cases else shipped_cases())
 
@@ -90,7 +106,7 @@ async def opened_runtime(
     """
     clock = clock or SystemClock()
     home = home_of(profile, os.environ if environ is None else environ)
-    cases = cases_of(profile)
+    cases = CasesWhenNeeded(lambda: cases_of(profile))
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(RunStore(home.database, clock))
         objects = FolderStore(home.objects)
