@@ -51,7 +51,7 @@ def ls(profile: ProfileOption = None, json_: JsonOption = False) -> None:
 
 @app.command()
 def show(
-    case: Annotated[str, typer.Argument(help="Case id such as 017.")],
+    case: Annotated[str, typer.Argument(metavar="CASE", help="Case id such as 017.")],
     profile: ProfileOption = None,
     sealed: Annotated[
         bool, typer.Option("--sealed", help="Also show the hidden requirements.")
@@ -60,7 +60,11 @@ def show(
 ) -> None:
     """Show a case: the request, its data, its hashes; the hidden part only on demand.
 
-    Example: fde-ray case show 017
+    Examples:
+
+      fde-ray case show 017
+
+      fde-ray case show 017 --sealed --json
     """
     from fde_ray.cases.staging import data_files
     from fde_ray.engine.runtime import cases_of
@@ -83,15 +87,25 @@ def show(
     if json_:
         emit_json(shown)
         return
+    points, instruction = shown.pop("points", ()), shown.pop("instruction")
     for key, value in shown.items():
-        say(f"{key}: {safe(str(value), multiline=True)}")
+        say(safe(f"{key}: {', '.join(value) if isinstance(value, list) else value}"))
+    say("\n" + safe(instruction, multiline=True).strip())
+    for point in points:
+        say(f"\n{point['key']}: " + safe(point["requirement"]))
+        say("  the customer says: " + safe(point["answer"]))
 
 
 @app.command()
 def check(
-    case: Annotated[str, typer.Argument(help="Case id, or the folder of a package.")],
+    case: Annotated[
+        str, typer.Argument(metavar="CASE", help="Case id, or the folder of a package.")
+    ],
     rule: Annotated[
-        list[str] | None, typer.Option("--rule", help="Only these rules, such as A6.")
+        list[str] | None,
+        typer.Option(
+            "--rule", metavar="RULE", help="Only this rule, such as A6.", show_default=False
+        ),
     ] = None,
     profile: ProfileOption = None,
     json_: JsonOption = False,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .setting import JsonOption, ProfileOption, UnsafeOption
+from .setting import HtmlOption, JsonOption, ProfileOption, UnsafeOption
 
 if TYPE_CHECKING:
     from fde_ray.model.specs import SweepSpec
@@ -16,10 +15,10 @@ if TYPE_CHECKING:
 def demo(
     profile: ProfileOption = None,
     json_: JsonOption = False,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Where to write the report page.")
-    ] = None,
-    repeats: Annotated[int, typer.Option(min=1, max=20, help="Repeats per case and system.")] = 1,
+    html: HtmlOption = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, max=20, metavar="N", help="Repeats per case and system.")
+    ] = 1,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Run everything again, as a new campaign.")
     ] = False,
@@ -28,11 +27,12 @@ def demo(
     ] = False,
     unsafe: UnsafeOption = False,
 ) -> None:
-    """Run a small sweep end to end on this machine: no key, no cluster, no network.
+    """Run a small sweep end to end on this machine.
 
-    Scripted systems ask a simulated customer and deliver prepared solutions of two cases; the
-    offline provider plays customer, extractors and judges. Killed and started again, it goes on
-    where it stopped; finished runs are never repeated.
+    It needs no key, no cluster and no network. Scripted systems ask a simulated customer and
+    deliver prepared solutions of two cases; the offline provider plays customer, extractors and
+    judges. Killed and started again, it goes on where it stopped; finished runs are never
+    repeated.
 
     Examples:
 
@@ -40,30 +40,16 @@ def demo(
 
       fde-ray demo --json > demo.json
     """
-    from .output import emit_json, note, say
     from .setting import profile_from, spec_from, wait_for
-    from .sweep import carried_out, show_plan
+    from .sweep import carried_out, finish, resuming, show_plan
 
     spec = named(spec_from("demo").evolve(repeats=repeats), fresh=fresh)
     chosen = profile_from(profile)
     if dry_run:
         wait_for(show_plan(chosen, spec, json_=json_))
         return
-    summary, page, complete = wait_for(
-        carried_out(chosen, spec, unsafe=unsafe, quiet=json_, html=html)
-    )
-    if json_:
-        emit_json(summary)
-    else:
-        from fde_ray.analysis.terminal import leaderboard_text
-
-        from .output import columns
-
-        say(leaderboard_text(summary, width=columns()))
-        note(f"report: {page}")
-        note(f"next:   fde-ray results ls {spec.name}    fde-ray run show RUN    fde-ray --help")
-    if not complete:
-        raise typer.Exit(1)
+    work = carried_out(chosen, spec, unsafe=unsafe, html=html)
+    finish(wait_for(work, go_on=resuming(spec.name, profile)), spec.name, json_=json_)
 
 
 def named(spec: SweepSpec, *, fresh: bool) -> SweepSpec:

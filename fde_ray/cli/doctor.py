@@ -22,7 +22,10 @@ class Finding(NamedTuple):
 
 
 def doctor(profile: ProfileOption = None, json_: JsonOption = False) -> None:
-    """Check Python, sandbox, state folder, cases and model endpoints of this machine.
+    """Say what works on this machine, and what to do about the rest.
+
+    Looks at Python, the sandbox, the state folder, the cases and the model endpoints; calls no
+    model.
 
     Example: fde-ray doctor
     """

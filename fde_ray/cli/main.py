@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
 from . import case, demo, doctor, report, results, run, sweep
-from .output import complain
+from .exits import ended
+from .output import readable
 
 app = typer.Typer(
     name="fde-ray",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Runs FDE-Bench sweeps: agents that ask a simulated customer, work in a sandbox, and are "
-    "graded by a hidden evaluator.\n\nStart with [bold]fde-ray demo[/bold]: no key, no network.",
+    help="Run FDE-Bench sweeps: agents ask a simulated customer, work in a sandbox, and are "
+    "graded by a hidden evaluator.\n\nStart with: fde-ray demo (no key, no network).",
+    epilog="Data goes to stdout, progress and hints to stderr. Exit code: 0 all done, 1 not all "
+    "done, 2 something to mend, 130 interrupted.",
 )
 app.command(name="demo")(demo.demo)
 app.add_typer(sweep.app, name="sweep")
@@ -29,36 +34,32 @@ app.add_typer(case.app, name="case")
 app.command(name="doctor")(doctor.doctor)
 
 
-@app.callback()
-def _root(
-    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from fde_ray import __version__
 
         typer.echo(__version__)
         raise typer.Exit
 
 
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version and exit.",
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
 def main() -> None:
-    """Run the command line; a person's mistake is one line and exit code 2."""
+    """Run the command line and exit."""
     # Read by litellm at import, wherever that happens first.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    from click.exceptions import Abort, ClickException
-
-    from fde_ray.model.errors import FdeRayError, UserError
-
-    try:
-        code = app(standalone_mode=False)
-    except ClickException as error:
-        error.show()
-        code = error.exit_code
-    except UserError as error:
-        code = complain(str(error), error.exit_code)
-    except FdeRayError as error:
-        code = complain(str(error), 1)
-    except (Abort, KeyboardInterrupt):
-        code = complain("interrupted; the same command goes on where it stopped", 130)
-    except BrokenPipeError:
-        code = 141
-    sys.exit(code or 0)
+    readable()
+    sys.exit(ended(lambda: app(prog_name="fde-ray", standalone_mode=False)))

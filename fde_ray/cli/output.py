@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 from typing import Any
 
@@ -12,7 +14,7 @@ import typer
 def emit_json(value: Any) -> None:
     """Print one JSON document. Records print by their own JSON form."""
     plain = value.jsonable() if hasattr(value, "jsonable") else value
-    typer.echo(json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False))
+    typer.echo(_spelled_out(json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False)))
 
 
 def say(text: str) -> None:
@@ -22,13 +24,11 @@ def say(text: str) -> None:
 
 def note(text: str) -> None:
     """Print a line beside the data: progress, hints."""
-    typer.echo(text, err=True)
+    typer.echo(safe(text), err=True)
 
 
 def complain(text: str, code: int) -> int:
-    from fde_ray.analysis.foreign_text import safe_text
-
-    typer.echo(f"fde-ray: {safe_text(text, limit=1000)}", err=True)
+    typer.echo(f"fde-ray: {safe(text, limit=1000)}", err=True)
     return code
 
 
@@ -41,8 +41,9 @@ def safe(text: str, *, multiline: bool = False, limit: int = 20_000) -> str:
 
 def table(header: list[str], rows: list[list[str]]) -> None:
     """Print aligned columns; nothing is cut, so that a log can be searched."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    for row in [header, *rows]:
+    shown = [header, *([safe(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[i]) for row in shown) for i in range(len(header))]
+    for row in shown:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         say("  ".join(cells).rstrip())
 
@@ -56,3 +57,26 @@ def columns() -> int:
     import shutil
 
     return shutil.get_terminal_size((120, 24)).columns
+
+
+def readable() -> None:
+    """Let a terminal of few characters show the rest spelled out instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def muted() -> None:
+    """Nobody reads stdout any more: let the interpreter's last flush go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _spelled_out(document: str) -> str:
+    """Write what steers a display as JSON escapes; the document says the same."""
+    if document.isascii() and "\x7f" not in document:
+        return document
+    return "".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in document)
+
+
+def _escaped(character: str) -> str:
+    return json.dumps(character)[1:-1]

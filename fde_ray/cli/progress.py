@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
-
-from .output import is_terminal
+from typing import TYPE_CHECKING, Self, TextIO
 
 if TYPE_CHECKING:
     from fde_ray.engine.campaign import Progress
 
-LOG_EVERY_S = 5.0
 _SHOWN = ("queued", "provisioning", "solving", "collecting", "extracting", "scoring", "judging")
+_LOG_EVERY_S = ((60.0, 5.0), (600.0, 30.0), (float("inf"), 60.0))
+"""(until this age, at most one line in so many seconds): a sweep of days keeps a short log."""
 
 
 class ProgressLine:
-    """`with ProgressLine() as line:` hands out `line.show`. quiet: print nothing."""
+    """`with ProgressLine() as line:` hands out `line.show`; the last moment is always printed."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet, self._live = quiet, is_terminal()
-        self._last, self._printed_at = "", 0.0
+    def __init__(
+        self, *, stream: TextIO | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream, self._now = stream or sys.stderr, now
+        self._live = self._stream.isatty()
+        self._began, self._printed_at = now(), float("-inf")
+        self._text = self._printed = ""
 
     def __enter__(self) -> Self:
         return self
@@ -32,36 +36,43 @@ class ProgressLine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._live and self._last and not self._quiet:
-            sys.stderr.write("\n")
+        if self._text != self._printed:
+            self._print()
+        if self._live and self._printed:
+            self._stream.write("\n")
+            self._stream.flush()
 
     def show(self, progress: Progress) -> None:
-        text = described(progress)
-        if self._quiet or text == self._last:
-            return
+        self._text = described(progress)
+        if self._live or (self._text != self._printed and self._is_due()):
+            self._print()
+
+    def _is_due(self) -> bool:
+        age = self._now() - self._began
+        every = next(every for until, every in _LOG_EVERY_S if age < until)
+        return self._now() - self._printed_at >= every
+
+    def _print(self) -> None:
+        line = f"{clock_text(self._now() - self._began)}  {self._text}"
         if self._live:
-            sys.stderr.write(f"\r\x1b[2K{text[: _width() - 1]}")
-            sys.stderr.flush()
-        elif time.monotonic() - self._printed_at >= LOG_EVERY_S:
-            sys.stderr.write(text + "\n")
-            self._printed_at = time.monotonic()
+            self._stream.write(f"\r\x1b[2K{line[: _width() - 1]}")
         else:
-            return
-        self._last = text
+            self._stream.write(line + "\n")
+        self._stream.flush()
+        self._printed, self._printed_at = self._text, self._now()
 
 
 def described(progress: Progress) -> str:
     """Return the moment as one line."""
     phases = " ".join(
-        f"{phase.value} {count}"
-        for phase, count in progress.phases.items()
-        if phase.value in _SHOWN and count
+        f"{name} {progress.phases[phase]}"
+        for name, phase in ((phase.value, phase) for phase in sorted(progress.phases, key=_order))
+        if name in _SHOWN and progress.phases[phase]
     )
     bad = sum(n for p, n in progress.phases.items() if p.value in ("quarantined", "cancelled"))
     cost = "cost unknown" if progress.cost_nanousd is None else dollars(progress.cost_nanousd)
     parts = [
-        f"{progress.finished}/{progress.planned} runs",
-        f"{progress.graded} graded",
+        f"{progress.graded}/{progress.planned} runs graded",
         phases,
         f"{bad} set aside" if bad else "",
         f"{progress.questions} questions answered",
@@ -70,8 +81,20 @@ def described(progress: Progress) -> str:
     return " · ".join(part for part in parts if part)
 
 
+def clock_text(seconds: float) -> str:
+    """Return 75 as 1:15 and 3661 as 1:01:01."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def dollars(nanousd: int) -> str:
     return f"${nanousd / 1e9:.4f}" if nanousd else "$0"
+
+
+def _order(phase: object) -> int:
+    value = getattr(phase, "value", "")
+    return _SHOWN.index(value) if value in _SHOWN else len(_SHOWN)
 
 
 def _width() -> int:

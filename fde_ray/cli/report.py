@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .setting import JsonOption, ProfileOption
+from .setting import HtmlOption, JsonOption, ProfileOption
 
 if TYPE_CHECKING:
     from fde_ray.analysis.summary import SweepSummary
@@ -17,12 +17,10 @@ if TYPE_CHECKING:
 
 
 def report(
-    sweep: Annotated[str, typer.Argument(help="Name of a submitted sweep.")],
+    sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="Name of a submitted sweep.")],
     profile: ProfileOption = None,
     json_: JsonOption = False,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Where to write the page.", show_default=False)
-    ] = None,
+    html: HtmlOption = None,
     complete_cases: Annotated[
         bool, typer.Option("--complete-cases", help="Leave cases with a missing score out.")
     ] = False,
@@ -39,13 +37,13 @@ def report(
     summary, page = wait_for(_reported(profile_from(profile), sweep, html, complete_cases))
     if json_:
         emit_json(summary)
-        return
-    say(leaderboard_text(summary, width=columns()))
+    else:
+        say(leaderboard_text(summary, width=columns()))
     note(f"report: {page}")
 
 
 def cost(
-    sweep: Annotated[str, typer.Argument(help="Name of a submitted sweep.")],
+    sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="Name of a submitted sweep.")],
     profile: ProfileOption = None,
     json_: JsonOption = False,
 ) -> None:
@@ -53,13 +51,16 @@ def cost(
 
     Example: fde-ray cost demo-1a2b3c4d
     """
-    from .output import emit_json, table
+    from .output import emit_json, note, table
     from .progress import dollars
     from .setting import profile_from, wait_for
 
     lines = wait_for(_costs(profile_from(profile), sweep))
     if json_:
         emit_json([line.jsonable() for line in lines])
+        return
+    if not lines:
+        note(f"no model call yet; see: fde-ray sweep status {sweep}")
         return
     table(
         ["role", "calls", "offline", "prompt tokens", "output tokens", "cost"],
@@ -97,18 +98,41 @@ async def written(
         generated_at=utc(runtime.clock.now()),
     )
     path = html or runtime.home.reports / f"{sweep}.html"
-    _write(path, page)
+    write_file(path, page.encode())
     return made, path
 
 
-def _write(path: Path, page: str) -> None:
+def place_for(path: Path) -> Path:
+    """Return `path` when a file can be written there; UserError tells why not."""
+    import os
+
     from fde_ray.model.errors import UserError
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
+    if path.is_dir():
+        raise UserError(f"cannot write {path}: it is a folder")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(f"cannot write {path}: permission denied")
+    return path
+
+
+def write_file(path: Path, content: bytes) -> bool:
+    """Write a whole file or nothing; return False when it held just that before."""
+    from fde_ray.model.errors import UserError
+
+    place_for(path)
+    draft = path.with_name(f".{path.name}.part")
+    try:
+        if path.is_file() and path.read_bytes() == content:
+            return False
+        draft.write_bytes(content)
+        draft.replace(path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+    return True
 
 
 async def _reported(

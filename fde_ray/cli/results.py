@@ -18,7 +18,7 @@ app = typer.Typer(
     help="List, pull and verify the results of a sweep.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-SweepArgument = Annotated[str, typer.Argument(help="Name of a submitted sweep.")]
+SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", help="Name of a submitted sweep.")]
 
 
 @app.command()
@@ -27,7 +27,7 @@ def ls(sweep: SweepArgument, profile: ProfileOption = None, json_: JsonOption = 
 
     Example: fde-ray results ls demo-1a2b3c4d
     """
-    from .output import emit_json, table
+    from .output import emit_json, note, table
     from .setting import profile_from, wait_for
 
     rows = wait_for(_rows(profile_from(profile), sweep))
@@ -50,12 +50,15 @@ def ls(sweep: SweepArgument, profile: ProfileOption = None, json_: JsonOption = 
             for row in rows
         ],
     )
+    note("next: fde-ray run show RUN, where the first digits are enough")
 
 
 @app.command()
 def pull(
     sweep: SweepArgument,
-    to: Annotated[Path, typer.Option("--to", help="Folder to write into.")] = Path("results"),
+    to: Annotated[
+        Path, typer.Option("--to", metavar="FOLDER", help="Folder to write into.")
+    ] = Path("results"),
     profile: ProfileOption = None,
     json_: JsonOption = False,
 ) -> None:
@@ -111,7 +114,7 @@ async def _pulled(profile: Profile, sweep: str, to: Path) -> tuple[int, int, Pat
     from fde_ray.analysis.tables import csv_text, run_rows
     from fde_ray.engine.findings import findings_of
 
-    from .report import written
+    from .report import write_file, written
     from .setting import system
 
     async with system(profile) as runtime:
@@ -120,11 +123,13 @@ async def _pulled(profile: Profile, sweep: str, to: Path) -> tuple[int, int, Pat
         rows = run_rows(found.results, found.planned)
         counts = [0, 0]
         for result in found.results:
-            new = _kept(folder / "runs" / f"{result.run_id}.json", result.model_dump_json(indent=1))
+            path = folder / "runs" / f"{result.run_id}.json"
+            new = write_file(path, result.model_dump_json(indent=1).encode())
             counts[0 if new else 1] += 1
-        _kept(folder / "summary.json", summary_json(summary(found.results, found.planned)))
-        _kept(folder / "runs.csv", csv_text(rows))
-        _write_parquet(folder / "runs.parquet", rows)
+        made = summary_json(summary(found.results, found.planned))
+        write_file(folder / "summary.json", made.encode())
+        write_file(folder / "runs.csv", csv_text(rows).encode())
+        write_file(folder / "runs.parquet", _parquet(rows))
         await written(runtime, sweep, folder / "report.html")
         return counts[0], counts[1], folder
 
@@ -139,27 +144,15 @@ async def _verified(profile: Profile, sweep: str) -> tuple[int, list[Finding]]:
         return await verified(runtime.objects, runtime.tenant, sweep)
 
 
-def _kept(path: Path, text: str) -> bool:
-    """Write `text` unless the file holds it; return whether it was written."""
-    from fde_ray.model.errors import UserError
+def _parquet(rows: list[dict[str, Any]]) -> bytes:
+    import io
 
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
-            return False
-        draft = path.with_name(f".{path.name}.part")
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
-    return True
-
-
-def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.Table.from_pylist(rows), path)
+    page = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), page)
+    return page.getvalue()
 
 
 def _cell(value: Any) -> str:

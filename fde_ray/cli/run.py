@@ -18,7 +18,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-RunArgument = Annotated[str, typer.Argument(help="The run id, or its first digits.")]
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="The run id, or its first digits (at least 4).")
+]
 
 
 @app.command()
@@ -27,7 +29,7 @@ def show(run: RunArgument, profile: ProfileOption = None, json_: JsonOption = Fa
 
     Example: fde-ray run show 1a2b3c
     """
-    from .output import emit_json
+    from .output import emit_json, note
     from .setting import profile_from, wait_for
 
     state, result = wait_for(_shown(profile_from(profile), run))
@@ -37,6 +39,8 @@ def show(run: RunArgument, profile: ProfileOption = None, json_: JsonOption = Fa
     _print_state(state)
     if result is not None:
         _print_result(result)
+    short = state["run_id"][:12]
+    note(f"next: fde-ray run {'explain' if result is None else 'logs'} {short}")
 
 
 @app.command()
@@ -58,21 +62,23 @@ def explain(run: RunArgument, profile: ProfileOption = None, json_: JsonOption =
 
 @app.command()
 def logs(run: RunArgument, profile: ProfileOption = None, json_: JsonOption = False) -> None:
-    """Print the dialogue of a run as the plane saw it, and its model calls.
+    """Print the dialogue of a run as our side saw it, and its model calls, in order of time.
 
     Example: fde-ray run logs 1a2b3c
     """
-    from .output import emit_json, safe, say
+    from .output import emit_json, note, say
     from .setting import profile_from, wait_for
 
     events, calls = wait_for(_logged(profile_from(profile), run))
     if json_:
         emit_json({"events": events, "calls": calls})
         return
-    for event in events:
-        say(_event_line(event))
-    for call in calls:
-        say(safe(f"{call['at']}  call {call['role']} {call['model']} {call['state']}"))
+    timed = [(one["at"], _event_line(one)) for one in events]
+    timed += [(one["at"], _call_line(one)) for one in calls]
+    for _, line in sorted(timed, key=lambda pair: pair[0]):
+        say(line)
+    if not timed:
+        note(f"nothing has happened yet; see: fde-ray run explain {run}")
 
 
 async def _shown(profile: Profile, prefix: str) -> tuple[dict[str, Any], RunResult | None]:
@@ -164,14 +170,15 @@ def _print_state(state: dict[str, Any]) -> None:
         safe(f"phase {state['phase']}, solving ended: {state['solve_end']}, grade {state['grade']}")
     )
     if state["failure"]:
-        say(safe(f"{state['failure']}: {state['detail'] or ''}"))
+        say(safe(f"{state['failure']}: {state['detail'] or ''}".rstrip(": ")))
 
 
 def _print_result(result: RunResult) -> None:
     from .output import safe, say
 
     score = "none" if result.score is None else repr(result.score)
-    say(f"score {score}, valid {result.valid}, {result.zero_signature or 'no zero signature'}")
+    zero = f", zero because of: {result.zero_signature}" if result.zero_signature else ""
+    say(f"score {score}, valid {'unknown' if result.valid is None else result.valid}{zero}")
     if result.offline:
         say(f"OFFLINE answers by: {', '.join(result.offline)} (no model result)")
     if result.unsafe_sandbox:
@@ -186,12 +193,20 @@ def _print_result(result: RunResult) -> None:
     if result.metrics is not None:
         for name in ("recall", "precision", "ask_f1", "kqc1", "atc", "redundant"):
             metric = getattr(result.metrics, name)
-            say(f"{name} {metric.undefined if metric.value is None else repr(metric.value)}")
+            value = f"undefined: {metric.undefined}" if metric.value is None else metric.value
+            say(safe(f"{name} {value}"))
     for one in result.rounds:
         say(f"round {one.round}")
         for question in one.questions:
             say(safe(f"  Q {question.text}"))
             say(safe(f"  A {question.answer}"))
+
+
+def _call_line(call: dict[str, Any]) -> str:
+    from .output import safe
+
+    said = f"{call['at']}  call {call['role']} {call['model']} {call['state']}"
+    return safe(f"{said} {call['detail'] or ''}".rstrip(), limit=2000)
 
 
 def _event_line(event: dict[str, Any]) -> str:
@@ -206,4 +221,5 @@ def _event_line(event: dict[str, Any]) -> str:
         said = f"{event['action']} {event['solve_end'] or ''} {event['message']}"
     elif kind == "detected":
         said = " ".join(f"{b['model']}={b['asking']}" for b in event["ballots"])
-    return safe(f"{event['at']}  {event['subject'][-4:]} {kind} {said}", limit=2000)
+    attempt = event["subject"].rpartition(".")[2]
+    return safe(f"{event['at']}  attempt {attempt} {kind} {said}".rstrip(), limit=2000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,12 +20,22 @@ ProfileOption = Annotated[
     Path | None,
     typer.Option(
         "--profile",
+        metavar="FILE",
         envvar="FDE_RAY_PROFILE",
         help="Where and how to run (YAML): endpoints, sandbox, state folder.",
         show_default=False,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+HtmlOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        help="Where to write the report page; default: in the state folder.",
+        show_default=False,
+    ),
+]
 UnsafeOption = Annotated[
     bool,
     typer.Option(
@@ -66,16 +75,31 @@ def spec_from(name: str) -> SweepSpec:
         return parse_document(document(path), SweepSpec, path=name)
     if name in NAMES:
         return parse_document(preset_text(name), SweepSpec, path=f"preset {name}")
-    raise UserError(f"{name!r} is neither a file nor a preset; presets: {', '.join(NAMES)}")
+    if path.is_dir():
+        raise UserError(f"{name} is a folder; give the YAML file of a SweepSpec")
+    known = ", ".join(NAMES)
+    raise UserError(f"there is no file {name!r}, and no preset of that name; presets: {known}")
 
 
 @asynccontextmanager
 async def system(profile: Profile, *, unsafe: bool = False) -> AsyncIterator[Runtime]:
     from fde_ray.engine.runtime import opened_runtime
 
+    from .logfile import logged_to
+
     async with opened_runtime(profile, unsafe=unsafe) as runtime:
-        yield runtime
+        with logged_to(runtime.home.root / "fde-ray.log"):
+            yield runtime
 
 
-def wait_for(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(work)
+def wait_for(work: Coroutine[Any, Any, T], *, go_on: str = "") -> T:
+    """Carry out `work`. go_on: the command that goes on with it after an interruption."""
+    import asyncio
+
+    from .exits import Interrupted
+
+    try:
+        return asyncio.run(work)
+    except KeyboardInterrupt:
+        hint = f"; nothing is lost, go on with: {go_on}" if go_on else ""
+        raise Interrupted(f"interrupted{hint}") from None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from .setting import JsonOption, ProfileOption, UnsafeOption
+from .setting import HtmlOption, JsonOption, ProfileOption, UnsafeOption
 
 if TYPE_CHECKING:
     from fde_ray.analysis.summary import SweepSummary
     from fde_ray.engine.controller import SweepStatus
+    from fde_ray.engine.runtime import Runtime
     from fde_ray.model.profile import Profile
     from fde_ray.model.specs import SweepSpec
 
@@ -22,12 +23,27 @@ app = typer.Typer(
 )
 
 SpecArgument = Annotated[
-    str, typer.Argument(help="A SweepSpec (YAML file), or a preset: demo, main, information, …")
+    str,
+    typer.Argument(
+        metavar="SPEC",
+        help="A SweepSpec (YAML file), or a preset: demo, information, main, oracle, policy.",
+    ),
 ]
-NameArgument = Annotated[str, typer.Argument(help="Name of a submitted sweep.")]
+NameArgument = Annotated[str, typer.Argument(metavar="SWEEP", help="Name of a submitted sweep.")]
 CaseOption = Annotated[
-    list[str] | None, typer.Option("--case", help="Only these cases of the spec (repeatable).")
+    list[str] | None,
+    typer.Option(
+        "--case", metavar="ID", help="Only this case of the spec; repeatable.", show_default=False
+    ),
 ]
+
+
+class Outcome(NamedTuple):
+    """What a sweep came to. complete: every planned run has a result."""
+
+    summary: SweepSummary
+    page: Path
+    complete: bool
 
 
 @app.command()
@@ -39,7 +55,11 @@ def plan(
 ) -> None:
     """Show the planned runs of a spec; nothing is stored or started.
 
-    Example: fde-ray sweep plan demo
+    Examples:
+
+      fde-ray sweep plan demo
+
+      fde-ray sweep plan my_sweep.yaml --case 017 --json
     """
     from .setting import profile_from, spec_from, wait_for
 
@@ -52,9 +72,7 @@ def submit(
     case: CaseOption = None,
     profile: ProfileOption = None,
     json_: JsonOption = False,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Where to write the report page.")
-    ] = None,
+    html: HtmlOption = None,
     no_run: Annotated[
         bool, typer.Option("--no-run", help="Only store the sweep; `sweep resume` runs it.")
     ] = False,
@@ -63,25 +81,29 @@ def submit(
 ) -> None:
     """Store a sweep and run it here to its end. The same spec again goes on where it stopped.
 
-    Example: fde-ray sweep submit my_sweep.yaml --profile endpoints.yaml
+    Examples:
+
+      fde-ray sweep submit my_sweep.yaml --profile profile.yaml
+
+      fde-ray sweep submit demo --case 017 --json > summary.json
     """
-    from .output import note
+    from .output import emit_json, note
     from .setting import profile_from, spec_from, wait_for
 
     chosen, document = profile_from(profile), narrowed(spec_from(spec), case)
+    name = document.name
     if dry_run:
         wait_for(show_plan(chosen, document, json_=json_))
         return
     if no_run:
         new = wait_for(_stored(chosen, document))
-        note(f"sweep {document.name} {'stored' if new else 'was stored before'}")
-        note(f"next: fde-ray sweep resume {document.name}")
+        if json_:
+            emit_json({"sweep": name, "new": new})
+        note(f"sweep {name} {'is stored' if new else 'was stored before; it is left as it is'}")
+        note(f"next: {resuming(name, profile)}")
         return
-    _finish(
-        wait_for(carried_out(chosen, document, unsafe=unsafe, quiet=json_, html=html)),
-        document.name,
-        json_=json_,
-    )
+    work = carried_out(chosen, document, unsafe=unsafe, html=html)
+    finish(wait_for(work, go_on=resuming(name, profile)), name, json_=json_)
 
 
 @app.command()
@@ -97,11 +119,8 @@ def resume(
     """
     from .setting import profile_from, wait_for
 
-    _finish(
-        wait_for(_resumed(profile_from(profile), name, unsafe=unsafe, quiet=json_)),
-        name,
-        json_=json_,
-    )
+    work = _resumed(profile_from(profile), name, unsafe=unsafe)
+    finish(wait_for(work, go_on=resuming(name, profile)), name, json_=json_)
 
 
 @app.command()
@@ -124,13 +143,20 @@ def cancel(name: NameArgument, profile: ProfileOption = None) -> None:
 
 @app.command()
 def status(
-    name: Annotated[str | None, typer.Argument(help="A sweep; none = all of them.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[SWEEP]", help="A sweep; none = all of them.", show_default=False),
+    ] = None,
     profile: ProfileOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Show how far sweeps are.
 
-    Example: fde-ray sweep status
+    Examples:
+
+      fde-ray sweep status
+
+      fde-ray sweep status my-sweep --json
     """
     from .output import emit_json, note, table
     from .setting import profile_from, wait_for
@@ -143,15 +169,15 @@ def status(
     if not rows:
         note("no sweep yet; start with: fde-ray demo")
         return
-    header = ["sweep", "state", "runs", "done", "phases", "grades"]
+    header = ["sweep", "state", "runs", "ended", "phases", "grades"]
     table(
         header,
         [
             [
                 row["sweep"],
-                row["state"],
+                "finished" if row["finished"] else row["state"],
                 str(row["planned"]),
-                str(row["done"]),
+                str(row["ended"]),
                 " ".join(f"{k}:{v}" for k, v in row["phases"].items()),
                 " ".join(f"{k}:{v}" for k, v in row["grades"].items()),
             ]
@@ -178,7 +204,8 @@ def status_row(status: SweepStatus) -> dict[str, Any]:
         "sweep": status.sweep.name,
         "state": status.sweep.state,
         "planned": len(status.runs),
-        "done": sum(run.phase.is_terminal for run in status.runs),
+        "ended": sum(run.phase.is_terminal for run in status.runs),
+        "finished": status.is_finished,
         "complete": status.is_complete,
         "phases": {phase.value: count for phase, count in phases.items()},
         "grades": {grade.value: count for grade, count in grades.items()},
@@ -190,7 +217,7 @@ async def show_plan(profile: Profile, spec: SweepSpec, *, json_: bool) -> None:
 
     from fde_ray.engine.controller import Controller
 
-    from .output import emit_json, say, table
+    from .output import emit_json, note, say, table
     from .setting import system
 
     async with system(profile) as runtime:
@@ -220,50 +247,56 @@ async def show_plan(profile: Profile, spec: SweepSpec, *, json_: bool) -> None:
     )
     hours = spec.limits.time * len(plans) / 3600
     say(f"{len(plans)} runs, at most {hours:,.1f} hours of agent time")
+    note("nothing is stored yet; next: fde-ray sweep submit, with the same arguments")
 
 
 async def carried_out(
-    profile: Profile, spec: SweepSpec, *, unsafe: bool, quiet: bool, html: Path | None = None
-) -> tuple[SweepSummary, Path, bool]:
-    """Submit and run a sweep; return its summary, the page written, and whether all runs ended
-    with a result."""
+    profile: Profile, spec: SweepSpec, *, unsafe: bool, html: Path | None = None
+) -> Outcome:
+    """Submit and run a sweep. One that was paused or cancelled goes on."""
+    from fde_ray.engine.controller import Controller
+
+    from .report import place_for
+    from .setting import system
+
+    if html is not None:
+        place_for(html)
+    async with system(profile, unsafe=unsafe) as runtime:
+        await runtime.sandbox.probe()
+        controller = Controller(runtime)
+        if not await controller.submit(spec):
+            await controller.resume(spec.name)
+        return await _run_here(runtime, spec.name, html)
+
+
+async def _resumed(profile: Profile, name: str, *, unsafe: bool) -> Outcome:
     from fde_ray.engine.controller import Controller
 
     from .setting import system
 
     async with system(profile, unsafe=unsafe) as runtime:
+        controller = Controller(runtime)
+        await controller.status(name)
         await runtime.sandbox.probe()
-        await Controller(runtime).submit(spec)
-        return await _run_here(runtime, spec.name, quiet=quiet, html=html)
+        await controller.resume(name)
+        return await _run_here(runtime, name, None)
 
 
-async def _resumed(
-    profile: Profile, name: str, *, unsafe: bool, quiet: bool
-) -> tuple[SweepSummary, Path, bool]:
-    from fde_ray.engine.controller import Controller
-
-    from .setting import system
-
-    async with system(profile, unsafe=unsafe) as runtime:
-        await runtime.sandbox.probe()
-        await Controller(runtime).resume(name)
-        return await _run_here(runtime, name, quiet=quiet, html=None)
-
-
-async def _run_here(
-    runtime: Any, name: str, *, quiet: bool, html: Path | None
-) -> tuple[SweepSummary, Path, bool]:
+async def _run_here(runtime: Runtime, name: str, html: Path | None) -> Outcome:
     from fde_ray.engine.campaign import carried_out as run_to_end
     from fde_ray.engine.findings import write_marks
 
+    from .output import note
     from .progress import ProgressLine
     from .report import written
 
-    with ProgressLine(quiet=quiet) as line:
+    len(runtime.cases)  # a broken case package is told before anything starts
+    note(f"sweep {name}, state in {runtime.home.root}; Ctrl-C stops it and loses nothing")
+    with ProgressLine() as line:
         (status,) = await run_to_end(runtime, [name], line.show)
     await write_marks(runtime, name)
     summary, page = await written(runtime, name, html)
-    return summary, page, status.is_complete
+    return Outcome(summary, page, status.is_complete)
 
 
 async def _stored(profile: Profile, spec: SweepSpec) -> bool:
@@ -272,8 +305,10 @@ async def _stored(profile: Profile, spec: SweepSpec) -> bool:
     from .setting import system
 
     async with system(profile) as runtime:
-        new = await Controller(runtime).submit(spec)
-        await Controller(runtime).pause(spec.name)
+        controller = Controller(runtime)
+        new = await controller.submit(spec)
+        if new:
+            await controller.pause(spec.name)
         return new
 
 
@@ -288,32 +323,44 @@ async def _statuses(profile: Profile, name: str | None) -> list[SweepStatus]:
         return [await controller.status(one) for one in names]
 
 
-def _set_state(action: str, name: str, profile: Path | None) -> None:
+def _set_state(action: Literal["pause", "cancel"], name: str, profile: Path | None) -> None:
     from fde_ray.engine.controller import Controller
 
     from .output import note
     from .setting import profile_from, system, wait_for
 
-    async def change() -> None:
+    async def change() -> bool:
         async with system(profile_from(profile)) as runtime:
             controller = Controller(runtime)
+            if (await controller.status(name)).is_finished:
+                return False
             await (controller.pause(name) if action == "pause" else controller.cancel(name))
+            return True
 
-    wait_for(change())
+    if not wait_for(change()):
+        note(f"sweep {name} has ended; there is nothing to {action}")
+        return
     note(f"sweep {name}: {action} noted; a running fde-ray acts on it within seconds")
+    note(f"next: {resuming(name, profile)} goes on with it")
 
 
-def _finish(outcome: tuple[SweepSummary, Path, bool], name: str, *, json_: bool) -> None:
+def resuming(name: str, profile: Path | None) -> str:
+    """Return the command that goes on with a sweep."""
+    return f"fde-ray sweep resume {name}" + (f" --profile {profile}" if profile else "")
+
+
+def finish(outcome: Outcome, name: str, *, json_: bool) -> None:
+    """Show what a sweep came to; exit code 1 unless every run has a result."""
     from fde_ray.analysis.terminal import leaderboard_text
 
     from .output import columns, emit_json, note, say
 
-    summary, page, complete = outcome
     if json_:
-        emit_json(summary)
+        emit_json(outcome.summary)
     else:
-        say(leaderboard_text(summary, width=columns()))
-        note(f"report: {page}")
-    if not complete:
+        say(leaderboard_text(outcome.summary, width=columns()))
+    note(f"report: {outcome.page}")
+    if not outcome.complete:
         note(f"not all runs have a result; see: fde-ray results ls {name}")
         raise typer.Exit(1)
+    note(f"next: fde-ray results ls {name}, then fde-ray run show RUN")
