@@ -1,0 +1,115 @@
+"""A run-plane whose chat endpoint leads to a real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fde_ray.engine.runtime import Runtime, opened_runtime
+from fde_ray.gateway.app import run_plane_app
+from fde_ray.gateway.messages import TokenRequest
+from fde_ray.model.profile import Endpoint, Profile
+from fde_ray.model.states import Scope
+from fde_ray.store.runs import CallRow
+from tests.store.builders import make_inputs, make_plan, run_id
+
+pytestmark = pytest.mark.local_llm
+
+SUBJECT = f"{run_id(1)}.1"
+CHAT: dict[str, Any] = {
+    "model": "local/gemma",
+    "messages": [{"role": "user", "content": "The capital of France is"}],
+    "temperature": 0,
+    "max_tokens": 8,
+}
+
+
+@pytest.fixture
+async def runtime(tmp_path: Path, endpoint: Endpoint) -> AsyncIterator[Runtime]:
+    profile = Profile(home=str(tmp_path / "home"), endpoints=(endpoint,))
+    async with opened_runtime(profile) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def client(runtime: Runtime) -> AsyncIterator[httpx.AsyncClient]:
+    """A session that has started, as its shim would call."""
+    store, plane = runtime.store, runtime.run_plane
+    await store.submit_sweep("local", "demo", {"name": "demo"}, [make_plan(1)])
+    epoch = (await store.take_lease()).epoch
+    inputs = make_inputs(SUBJECT, scaffold="minimal", model="local/gemma")
+    await store.open_attempt(run_id(1), epoch, inputs)
+    secret = runtime.signer.bootstrap_secret(SUBJECT)
+    issued = await plane.issue_token(
+        TokenRequest(subject=SUBJECT, secret=secret, nonce="n", scope=Scope.SOLVE)
+    )
+    await plane.started(issued.token)
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(run_plane_app(plane)),
+        base_url="http://plane",
+        headers={"authorization": f"Bearer {issued.token}"},
+    ) as opened:
+        yield opened
+
+
+async def only_call(runtime: Runtime) -> CallRow:
+    (call,) = await runtime.store.calls_of(run_id(1))
+    assert (call.state, call.role, call.offline) == ("finished", "agent", False)
+    assert (call.cost_nanousd, call.cost_reason) == (None, "no price for 'local/gemma'")
+    return call
+
+
+def content_of(events: list[dict[str, Any]]) -> str:
+    choices = [choice for event in events for choice in event.get("choices", [])]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+async def test_a_whole_reply_comes_through_the_plane_and_is_counted(
+    runtime: Runtime, client: httpx.AsyncClient
+) -> None:
+    reply = await client.post("/v1/chat/completions", json=CHAT)
+    assert reply.status_code == 200
+    body = reply.json()
+    assert body["choices"][0]["message"]["content"].strip()
+    usage = (await only_call(runtime)).usage
+    assert usage is not None
+    assert usage["source"] == "provider"
+    assert usage["prompt_tokens"] == body["usage"]["prompt_tokens"] > 0
+
+
+@pytest.mark.parametrize("asks_for_usage", [False, True], ids=["plain", "with-usage"])
+async def test_a_stream_comes_through_the_plane_and_is_counted(
+    runtime: Runtime, client: httpx.AsyncClient, asks_for_usage: bool
+) -> None:
+    body = {**CHAT, "stream": True}
+    if asks_for_usage:
+        body["stream_options"] = {"include_usage": True}
+    async with client.stream("POST", "/v1/chat/completions", json=body) as reply:
+        assert reply.status_code == 200
+        lines = [line async for line in reply.aiter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+    events = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    assert content_of(events).strip()
+    assert any(event.get("usage") for event in events) is asks_for_usage
+    usage = (await only_call(runtime)).usage
+    assert usage is not None
+    assert usage["source"] == "provider"
+    assert 1 <= usage["completion_tokens"] <= 8
+
+
+async def test_a_prompt_beyond_the_context_is_refused_and_costs_nothing(
+    runtime: Runtime, client: httpx.AsyncClient
+) -> None:
+    long = {**CHAT, "messages": [{"role": "user", "content": "word " * 20_000}]}
+    reply = await client.post("/v1/chat/completions", json=long)
+    assert 400 <= reply.status_code < 500
+    assert "context" in reply.json()["error"]["message"]
+    (call,) = await runtime.store.calls_of(run_id(1))
+    assert (call.state, call.status) == ("failed", 400)
+    (line,) = await runtime.store.costs_of_run(run_id(1))
+    assert (line.calls, line.cost_nanousd) == (0, 0)
