@@ -37,11 +37,12 @@ def test_only_request_and_data_are_visible(bench: Bench) -> None:
     assert all(name == "instruction.md" or name.startswith("data/") for name in names)
 
 
-def test_the_canary_is_in_the_sealed_texts_and_never_visible(bench: Bench) -> None:
+def test_the_canary_is_sealed_and_never_where_an_agent_or_a_client_reads(bench: Bench) -> None:
     canary = bench.case.meta.canary.encode()
     assert not any(canary in content for content in members(visible_archive(bench.case)).values())
     assert canary not in gzip.decompress(visible_archive(bench.case).content)
-    assert canary in members(extract_archive(bench.case))["information.md"]
+    assert canary not in gzip.decompress(extract_archive(bench.case).content)
+    assert canary in gzip.decompress(sealed_archive(bench.case).content)
 
 
 def test_no_answer_or_truth_is_visible(bench: Bench) -> None:

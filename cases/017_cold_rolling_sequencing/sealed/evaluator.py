@@ -1,5 +1,6 @@
 """Scores a rolling order for cold mill 2 (case 017). Standard library only; reads, never writes."""
 
+# canary 5f0c6a1e-7d43-4b8a-9a52-0c17b3e4d617
 # ruff: noqa: I001
 import datetime
 
