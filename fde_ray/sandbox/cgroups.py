@@ -11,6 +11,8 @@ from fde_ray.shim.inputs import CgroupSite
 
 ROOT = Path("/sys/fs/cgroup")
 PARENT = "fde-ray"
+STALE_S = 600.0
+"""A group is entered right after it is made, so an old and empty one is nobody's."""
 _V1 = ("memory", "pids", "cpu", "cpuacct")
 _REQUIRED = ("memory", "pids")
 
@@ -26,6 +28,16 @@ def find_cgroups(root: Path = ROOT, membership: str | None = None) -> CgroupSite
     if (root / "cgroup.controllers").exists():
         return _find_v2(root, own.get("", "/"))
     return _find_v1(root, own)
+
+
+def sweep(site: CgroupSite, now: float) -> None:
+    """Remove groups that processes killed long ago left empty; the kernel keeps those in use."""
+    for parent in dict.fromkeys(site.parents.values()):
+        with contextlib.suppress(OSError):
+            for entry in list(os.scandir(parent)):
+                with contextlib.suppress(OSError):
+                    if entry.is_dir() and now - entry.stat().st_mtime > STALE_S:
+                        os.rmdir(entry.path)
 
 
 def _lines(membership: str) -> list[tuple[str, str]]:

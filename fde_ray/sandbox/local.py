@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from fde_ray.shim.inputs import CgroupSite
 from fde_ray.shim.limits import group_name
 
 from . import processes
-from .cgroups import find_cgroups
+from .cgroups import find_cgroups, sweep
 from .once import run_once
 from .packing import build_zipapp
 from .probing import base_runtime, find_runtime
@@ -126,6 +127,7 @@ class LocalSandbox:
         base = base_runtime(self._home, self._agent_env())
         runtime, version = find_runtime(self._profile.runtime, base, unsafe=self._unsafe)
         cgroup = self._cgroup or find_cgroups()
+        sweep(cgroup, time.time())
         if runtime.name == "gvisor":
             # Its own kernel is a process of some hundred threads in the same group.
             cgroup = replace(cgroup, extra_processes=512, extra_bytes=256 << 20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -116,6 +117,17 @@ def test_groups_of_version_2_need_delegated_controllers(
     site = cgroups.find_cgroups(tmp_path, "0::/user\n")
     # A plain folder takes the text written to it, as a delegated group takes controllers.
     assert site.version == 2 or site == CgroupSite()
+
+
+def test_old_empty_groups_are_swept_and_others_stay(tmp_path: Path) -> None:
+    for name in ("old", "new", "busy"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "busy" / "inner").mkdir()
+    for name in ("old", "busy"):
+        os.utime(tmp_path / name, (0, 0))
+    now = (tmp_path / "new").stat().st_mtime + 1
+    cgroups.sweep(CgroupSite(1, {"pids": str(tmp_path), "cpu": "/nowhere"}), now)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["busy", "new"]
 
 
 def test_groups_that_cannot_be_entered_are_not_used(
