@@ -39,7 +39,7 @@ def read_key(endpoint: Endpoint, environ: Mapping[str, str] | None = None) -> Ap
     (rejected) when what it names is missing or no key.
     """
     if endpoint.api_key_file is not None:
-        return _checked(_from_file(Path(endpoint.api_key_file)), endpoint.api_key_file)
+        return _checked(_from_file(Path(endpoint.api_key_file).expanduser()), endpoint.api_key_file)
     if endpoint.api_key_env is not None:
         found = (os.environ if environ is None else environ).get(endpoint.api_key_env, "")
         return _checked(found, f"${endpoint.api_key_env}")

@@ -203,3 +203,13 @@ async def test_a_key_that_is_not_there_is_a_rejection() -> None:
         async with endpoint(Answer(body=completion()), **where) as (fake, client):
             assert (await failure(client)).kind is FailureKind.PROVIDER_REJECTED
             assert fake.bodies == []
+
+
+async def test_a_key_file_below_the_home_folder_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "key").write_text("sk-at-home\n")
+    async with endpoint(Answer(body=completion()), api_key_file="~/key") as (fake, client):
+        await client.complete(REQUEST, BILL)
+        assert "Bearer sk-at-home" in fake.headers[0]
