@@ -10,6 +10,7 @@ from fde_ray.model.failures import FailureKind
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.result import RunResult
 from fde_ray.model.states import Phase
+from fde_ray.store.errors import KeyMissing
 from fde_ray.store.objects import layout
 from fde_ray.store.results import Mark, parse_result, write_mark
 from fde_ray.store.runs import SweepRun
@@ -32,10 +33,20 @@ async def findings_of(runtime: Runtime, name: str) -> Findings:
     planned, results = [], []
     for run, plan in zip(status.runs, await controller.plans_of(name), strict=True):
         planned.append(planned_of(name, run, plan))
-        if run.phase is Phase.DONE and run.commit_sha is not None:
-            key = layout.result_key(runtime.tenant, run.run_id, run.grade_id)
-            results.append(parse_result(await runtime.objects.get(key)))
+        if (result := await result_of(runtime, run)) is not None:
+            results.append(result)
     return Findings(tuple(planned), tuple(results))
+
+
+async def result_of(runtime: Runtime, run: SweepRun) -> RunResult | None:
+    """Return the result of a run; None when it is not done, or its object is gone or spoilt."""
+    if run.phase is not Phase.DONE or run.commit_sha is None:
+        return None
+    try:
+        key = layout.result_key(runtime.tenant, run.run_id, run.grade_id)
+        return parse_result(await runtime.objects.get(key))
+    except (KeyMissing, ValueError):  # `results verify` says which
+        return None
 
 
 def planned_of(sweep: str, run: SweepRun, plan: RunPlan) -> Planned:
