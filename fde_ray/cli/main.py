@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -57,9 +58,14 @@ def _root(
     pass
 
 
+def exit_code(arguments: Sequence[str]) -> int:
+    """Carry out one command line; whatever happens, it ends with an exit code."""
+    return ended(lambda: app(list(arguments), prog_name="fde-ray", standalone_mode=False))
+
+
 def main() -> None:
     """Run the command line and exit."""
     # Read by litellm at import, wherever that happens first.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     readable()
-    sys.exit(ended(lambda: app(prog_name="fde-ray", standalone_mode=False)))
+    sys.exit(exit_code(sys.argv[1:]))

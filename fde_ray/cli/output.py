@@ -18,8 +18,8 @@ def emit_json(value: Any) -> None:
 
 
 def say(text: str) -> None:
-    """Print a line of data for a person."""
-    typer.echo(text)
+    """Print data for a person: one line or more, whatever it holds made harmless."""
+    typer.echo(safe(text, multiline=True, limit=len(text)))
 
 
 def note(text: str) -> None:

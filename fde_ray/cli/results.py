@@ -50,6 +50,8 @@ def ls(sweep: SweepArgument, profile: ProfileOption = None, json_: JsonOption = 
             for row in rows
         ],
     )
+    if any(row["status"] == "result_missing" for row in rows):
+        note(f"results are missing or spoilt; see: fde-ray results verify {sweep}")
     note("next: fde-ray run show RUN, where the first digits are enough")
 
 

@@ -82,20 +82,14 @@ def logs(run: RunArgument, profile: ProfileOption = None, json_: JsonOption = Fa
 
 
 async def _shown(profile: Profile, prefix: str) -> tuple[dict[str, Any], RunResult | None]:
-    from fde_ray.engine.findings import found_run
-    from fde_ray.model.states import Phase
-    from fde_ray.store.objects import layout
-    from fde_ray.store.results import parse_result
+    from fde_ray.engine.findings import found_run, result_of
 
     from .setting import system
 
     async with system(profile) as runtime:
         sweep, run = await found_run(runtime, prefix)
         plan = await runtime.store.plan(run.run_id, run.grade_id)
-        result = None
-        if run.phase is Phase.DONE and run.commit_sha is not None:
-            key = layout.result_key(runtime.tenant, run.run_id, run.grade_id)
-            result = parse_result(await runtime.objects.get(key))
+        result = await result_of(runtime, run)
         state = {
             "run_id": run.run_id,
             "sweep": sweep,

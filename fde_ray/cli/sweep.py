@@ -145,7 +145,7 @@ def cancel(name: NameArgument, profile: ProfileOption = None) -> None:
 def status(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[SWEEP]", help="A sweep; none = all of them.", show_default=False),
+        typer.Argument(metavar="SWEEP", help="A sweep; none = all of them.", show_default=False),
     ] = None,
     profile: ProfileOption = None,
     json_: JsonOption = False,
