@@ -57,7 +57,7 @@ async def test_parallel_repeats_share_one_call_and_sessions_share_none(bench: Be
     assert len({r.text for r in replies[:8]}) == 1
 
 
-async def test_a_provider_outage_stops_the_clock_until_the_repeat(bench: Bench) -> None:
+async def test_rule_05_a_provider_outage_stops_the_clock_until_the_repeat(bench: Bench) -> None:
     token = await bench.started()
     bench.model.errors = [BUSY]
     refusal = await refused(bench.plane.chat(token, wire(), "c1"))
@@ -71,7 +71,7 @@ async def test_a_provider_outage_stops_the_clock_until_the_repeat(bench: Bench) 
     assert (beat.paused, beat.charged_s, beat.paused_s) == (False, 5, 30)
 
 
-async def test_a_call_that_is_served_keeps_the_clock_running(bench: Bench) -> None:
+async def test_rule_05_a_call_that_is_served_keeps_the_clock_running(bench: Bench) -> None:
     token = await bench.started()
     bench.model.errors = [BUSY]
     await refused(bench.plane.chat(token, wire(), "c1"))
@@ -149,7 +149,7 @@ async def test_paused_time_does_not_use_up_the_limit_but_its_cap_ends_the_run(
     assert (await bench.store.session(SOLVE)).solve_end is SolveEnd.INFRA_LOST
 
 
-async def test_a_silence_of_the_plane_is_a_pause(bench: Bench) -> None:
+async def test_rule_05_a_silence_of_the_plane_is_a_pause(bench: Bench) -> None:
     token = await bench.started()
     await bench.plane.clocks.breathe("one")
     bench.clock.at += 10

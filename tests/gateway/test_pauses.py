@@ -90,14 +90,14 @@ def pause(opened: float, closed: float | None, cause: PauseCause = P) -> Pause:
         ([pause(160, 170)], 150, 50, 0),
     ],
 )
-def test_charged_time_is_wall_time_minus_the_union_of_pauses(
+def test_rule_05_charged_time_is_wall_time_minus_the_union_of_pauses(
     pauses: list[Pause], ended: float | None, charged: float, paused: float
 ) -> None:
     totals = clock_totals(100, ended, pauses, 200)
     assert (totals.charged_s, totals.paused_s) == (charged, paused)
 
 
-def test_an_overlap_counts_for_the_cause_that_came_first() -> None:
+def test_rule_05_an_overlap_counts_for_the_cause_that_came_first() -> None:
     totals = clock_totals(0, None, [pause(10, 30, O), pause(20, 50, P)], 100)
     assert totals.by_cause == {O: 20, P: 20}
 

@@ -139,7 +139,7 @@ async def test_the_first_event_that_ends_solving_wins(bench: Bench) -> None:
     assert (beat.state, beat.reason) == ("stop", "finished")
 
 
-async def test_a_turn_whose_customer_is_down_stands_still(bench: Bench) -> None:
+async def test_rule_05_questions_are_charged_and_a_customer_that_is_down_is_not(bench: Bench) -> None:
     token = await bench.started()
     await bench.plane.post_turn(token, turn())
     bench.clock.at += 10
