@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fde_ray.shim.places import localised
+
 OUTPUT_LIMIT = 20_000
 READ_LIMIT = 50_000
 LIST_LIMIT = 500
@@ -83,7 +85,7 @@ class Toolbox:
 
     def __init__(self, workdir: str, paths: Mapping[str, str] | None = None) -> None:
         self._workdir = workdir
-        self._paths = dict(sorted((paths or {}).items(), key=lambda p: -len(p[0])))
+        self._paths = dict(paths or {})
         self._tools: dict[str, Callable[[dict[str, Any]], str]] = {
             "run": self._run,
             "read": self._read,
@@ -104,16 +106,11 @@ class Toolbox:
         except OSError as error:
             raise ToolError(f"{error.strerror or error}") from error
 
-    def _localised(self, text: str) -> str:
-        for inside, real in self._paths.items():
-            text = text.replace(inside, real)
-        return text
-
     def _path(self, arguments: dict[str, Any], default: str | None = None) -> str:
         path = arguments.get("path", default)
         if not isinstance(path, str) or not path or "\0" in path:
             raise ToolError("path must be a file name")
-        return os.path.join(self._workdir, self._localised(path))
+        return os.path.join(self._workdir, localised(path, self._paths))
 
     def _run(self, arguments: dict[str, Any]) -> str:
         command = arguments.get("command")
@@ -123,7 +120,7 @@ class Toolbox:
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
             raise ToolError("timeout_s must be a number of seconds")
         return run_command(
-            self._localised(command), self._workdir, min(float(timeout), RUN_TIMEOUT_MAX_S)
+            localised(command, self._paths), self._workdir, min(float(timeout), RUN_TIMEOUT_MAX_S)
         )
 
     def _read(self, arguments: dict[str, Any]) -> str:
