@@ -9,11 +9,12 @@ from typing import Any
 
 HOME = "/home/agent"
 PYZ_AT = "/opt/fde/fde-shim.pyz"
+BIN_AT = "/opt/fde/bin"
 ENV_AT = "/opt/agent-env"
 RUN_AT = "/run/fde"
 UID = 1000
 HOSTNAME = "sandbox"
-PATH = f"{ENV_AT}/bin:/usr/local/bin:/usr/bin:/bin"
+PATH = f"{BIN_AT}:{ENV_AT}/bin:/usr/local/bin:/usr/bin:/bin"
 _USR_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _PROC_LOCKED = ("sys", "fs", "irq", "bus", "pressure")
 _PROC_HIDDEN = (

@@ -27,6 +27,7 @@ from functools import partial
 from typing import Any
 
 from .agents import AGENTS
+from .boxes import BIN_AT
 from .sockets import connect_unix
 from .trees import extent
 
@@ -193,6 +194,9 @@ class Runner:
             "FDE_SHIM": os.path.abspath(sys.argv[0]),
             "PWD": workdir,
         }
+        own_commands = (message.get("paths") or {}).get(BIN_AT)
+        if own_commands:
+            env["PATH"] = f"{own_commands}:{env.get('PATH', '')}"
         if self._marker:
             env["FDE_SESSION"] = self._marker
         return env

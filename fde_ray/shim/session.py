@@ -92,7 +92,7 @@ class Shim:
         return inputs
 
     def _prepare(self, inputs: Inputs) -> Staging:
-        staging = Staging(self._config.dir, inputs)
+        staging = Staging(self._config.dir, inputs, self._config.runtime.python)
         for is_last in (False, False, True):
             try:
                 self._insist(lambda: staging.prepare(self._plane))

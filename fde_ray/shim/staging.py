@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from .boxes import RUN_AT, Bind
+from .boxes import BIN_AT, RUN_AT, Bind
+from .evaluating import COMMAND, launcher
 from .inputs import BadInput, Inputs
 from .plane import Plane
 from .trees import walk
@@ -15,8 +16,8 @@ from .wire import Unreachable
 class Staging:
     """Maps absolute paths inside the sandbox to host folders below `folder`."""
 
-    def __init__(self, folder: str, inputs: Inputs) -> None:
-        self._inputs = inputs
+    def __init__(self, folder: str, inputs: Inputs, python: str) -> None:
+        self._inputs, self._python = inputs, python
         self._box = os.path.join(folder, "box")
         self.run = os.path.join(self._box, "run")
         self._hosts: dict[str, str] = {}
@@ -38,6 +39,20 @@ class Staging:
                 self._add_folder(at, host, read_only=False)
         for number, file in enumerate(self._inputs.files):
             self._write(file.at, file.text, file.read_only, number)
+        if self._inputs.evaluate:
+            self._install_evaluate()
+
+    def _install_evaluate(self) -> None:
+        """Put the command on the PATH, and where `python3 evaluate` looks for it."""
+        folder = os.path.join(self._box, "bin")
+        os.makedirs(folder, mode=0o755, exist_ok=True)
+        command = os.path.join(folder, COMMAND)
+        with open(command, "w", encoding="utf-8") as file:
+            file.write(launcher(self._python))
+        os.chmod(command, 0o755)  # noqa: S103  (a command)
+        self._add_folder(BIN_AT, folder, read_only=True)
+        if self._inputs.workdir != self._inputs.collect:
+            self._write(f"{self._inputs.workdir}/{COMMAND}", launcher(self._python), False, 0)
 
     def _fetch(self, plane: Plane, archive: str, host: str) -> None:
         part = host + ".part"
@@ -60,12 +75,28 @@ class Staging:
         host = self.host_path(at) or os.path.join(self._box, f"f{number}")
         if not host.startswith(self._box + "/"):
             raise BadInput(f"{at} lies outside of the session")
+        self._clear_way(host)
         os.makedirs(os.path.dirname(host), mode=0o755, exist_ok=True)
         with open(host, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
         self._hosts.setdefault(at, host)
         if read_only or self._is_lone(host):
             self._locked_files.append(Bind(host, at, read_only))
+
+    def _clear_way(self, host: str) -> None:
+        """Remove what an archive has in the place of our file, and files in place of its folders.
+
+        Links, too: nothing of ours may be written through one.
+        """
+        above = self._box
+        for part in os.path.relpath(os.path.dirname(host), self._box).split("/"):
+            above = os.path.join(above, part)
+            if os.path.lexists(above) and (os.path.islink(above) or not os.path.isdir(above)):
+                os.unlink(above)
+        if os.path.isdir(host) and not os.path.islink(host):
+            _remove_tree(host)
+        elif os.path.lexists(host):
+            os.unlink(host)
 
     def _is_lone(self, host: str) -> bool:
         return os.path.dirname(host) == self._box

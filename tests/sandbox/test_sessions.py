@@ -70,26 +70,30 @@ async def test_questions_are_answered_within_one_conversation(plane: FakePlane, 
     assert said[:3] == ["please", "why?", "Q: why?\nA: because"]
 
 
-async def test_extraction_sees_its_mounts_and_reaches_the_evaluator(
-    plane: FakePlane, play: Play
-) -> None:
-    plane.archives |= {"workspace": archive({"r.csv": b"1"}), "extract": archive({"s.json": b"{}"})}
+def extraction(plane: FakePlane, workspace: bytes) -> None:
+    """Make the plane's session an extraction try on this workspace archive."""
+    plane.archives |= {"workspace": workspace, "extract": archive({"s.json": b"{}"})}
     plane.inputs |= {
         "role": "extract",
         "evaluate": True,
-        "workdir": "/out",
+        "workdir": "/scratch",
         "collect": "/out",
         "exclude": [],
         "mounts": [
             {"archive": "workspace", "at": "/input/workspace", "read_only": True},
             {"archive": "extract", "at": "/input/case", "read_only": True},
         ],
-        "files": [{"at": "/input/_agent_summary.md", "text": "It is r.csv.", "read_only": True}],
+        "files": [{"at": "/input/workspace/_agent_summary.md", "text": "It is r.csv."}],
     }
+
+
+async def test_extraction_sees_its_mounts_and_reaches_the_evaluator(
+    plane: FakePlane, play: Play
+) -> None:
+    extraction(plane, archive({"r.csv": b"1"}))
     command = (
-        "cat /input/_agent_summary.md /input/workspace/r.csv /input/case/s.json; "
-        "touch /input/workspace/x /input/_agent_summary.md /input/y; cp /input/workspace/r.csv .; "
-        "python $FDE_SHIM evaluate /out; echo code $?"
+        "cd /input/workspace; cat _agent_summary.md r.csv /input/case/s.json; "
+        "touch x _agent_summary.md ../y; cp r.csv /out; evaluate /out; echo code $?"
     )
     plane.model = [says(None, ("run", {"command": command})), says("done")]
     await play(plane)
@@ -101,6 +105,75 @@ async def test_extraction_sees_its_mounts_and_reaches_the_evaluator(
     assert len(plane.evaluated) == 1
     assert plane.files(plane.final()) == {b"r.csv": b"1"}
     assert set(plane.tokens.values()) == {"extract"}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "evaluate --data-dir /input/case --submission-dir /out",
+        "evaluate --submission-dir=/out --sealed-dir /nowhere",
+        "python3 evaluate --data-dir /input/case --submission-dir /out",
+        'python3 "$(command -v evaluate)" /out',
+        "cd /out; evaluate .",
+    ],
+)
+async def test_evaluate_is_a_command_in_every_form_that_a_model_tries(
+    plane: FakePlane, play: Play, call: str
+) -> None:
+    extraction(plane, archive({"r.csv": b"1"}))
+    command = f"{call} 2>/dev/null; echo code $?"
+    plane.model = [says(None, ("run", {"command": command})), says("done")]
+    await play(plane)
+    assert plane.tool_outputs() == '{"score": null}\ncode 3\n\n[exit code 0]'
+    assert plane.files(plane.final()) == {}
+
+
+async def test_evaluate_without_a_folder_says_how_it_is_called(
+    plane: FakePlane, play: Play
+) -> None:
+    extraction(plane, archive({"r.csv": b"1"}))
+    command = "evaluate; evaluate /none; evaluate --seed 1 /out; evaluate /out /out; echo code $?"
+    plane.model = [says(None, ("run", {"command": command})), says("done")]
+    await play(plane)
+    assert plane.tool_outputs().count("usage: evaluate") == 4
+    assert plane.tool_outputs().endswith("code 2\n\n[exit code 0]")
+    assert plane.evaluated == []
+
+
+async def test_solving_has_no_evaluate_command(plane: FakePlane, play: Play) -> None:
+    plane.model = [says(None, ("run", {"command": "command -v evaluate; ls"})), says("done")]
+    await play(plane)
+    assert "evaluate" not in plane.tool_outputs()
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"_agent_summary.md/inner": b"x", "data": b"x", "instruction.md/inner": b"x"},
+        {"_agent_summary.md": b"mine", "data/inner": b"x", "instruction.md": b"x"},
+    ],
+    ids=["a folder", "a file"],
+)
+async def test_agent_file_in_the_place_of_the_summary_does_not_break_extraction(
+    plane: FakePlane, play: Play, files: dict[str, bytes]
+) -> None:
+    extraction(plane, archive(files | {"r.csv": b"1"}))
+    command = "cat /input/workspace/_agent_summary.md /input/workspace/r.csv"
+    plane.model = [says(None, ("run", {"command": command})), says("done")]
+    await play(plane)
+    assert plane.tool_outputs().startswith("It is r.csv.1")
+
+
+async def test_given_names_that_the_agent_replaced_do_not_break_the_collection(
+    plane: FakePlane, play: Play
+) -> None:
+    command = (
+        "rm -r data instruction.md; touch data; mkdir _agent_summary.md; echo a > a; "
+        "touch _agent_summary.md/b; chmod 000 _agent_summary.md; mkfifo instruction.md"
+    )
+    plane.model = [says(None, ("run", {"command": command})), says("done")]
+    await play(plane)
+    assert plane.files(plane.final()) == {b"a": b"a\n", b"_agent_summary.md/b": b""}
 
 
 async def test_read_only_file_in_the_workspace_stays_as_given(plane: FakePlane, play: Play) -> None:
