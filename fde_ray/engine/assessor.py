@@ -14,6 +14,7 @@ from fde_ray.gateway.pauses import clock_totals
 from fde_ray.grading.judging import judge
 from fde_ray.grading.workspace import Unpacked, has_deliverable, unpack_parts
 from fde_ray.model.base import sha256_hex
+from fde_ray.model.errors import RunFailure
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.grading import PointCoverage, Route
 from fde_ray.model.plan import RunPlan
@@ -70,7 +71,13 @@ class Assessor:
         state = dialogue.replay(
             self._conversation.config(plan), await self._store.dialogue(attempt.subject)
         )
-        graded = await self._unpacked(plan, attempt, state, folder)
+        try:
+            graded = await self._unpacked(plan, attempt, state, folder)
+        except RunFailure as failure:
+            # The archive is what cannot be graded; other runs go on.
+            unusable = votes.Chosen(None, None, None, GradeState.GRADE_MISSING, failure.kind)
+            await self._missing(plan, row, unusable, stages)
+            return
         routes, chosen = await self._scored(graded, stages)
         if chosen.grade is GradeState.GRADE_MISSING:
             await self._missing(plan, row, chosen, stages)

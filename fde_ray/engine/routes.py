@@ -193,8 +193,11 @@ _FINAL = (FailureKind.EXTRACTOR_TIMEOUT, FailureKind.EXTRACTOR_ERROR, FailureKin
 
 
 def archive_caps(plan: RunPlan) -> Caps:
-    """Return what a collected workspace may hold: files as large as the agent's whole disk."""
-    return Caps(packed_bytes=plan.limits.archive, total_bytes=max(plan.limits.disk, 1 << 30))
+    """Return what a collected workspace may hold: all that the shim lets through, and more."""
+    limits = plan.limits
+    return Caps(
+        packed_bytes=limits.archive, total_bytes=max(limits.archive, limits.disk, 1 << 30)
+    )
 
 
 def extraction_limits(plan: RunPlan) -> SessionLimits:

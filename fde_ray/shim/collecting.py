@@ -15,7 +15,8 @@ from .trees import Entry, extent, open_file, shown, walk
 
 PART_BYTES = 8 << 20
 SKIPPED_LIMIT = 100
-ENTRY_LIMIT = 500_000
+ENTRY_LIMIT = 200_000
+"""As many as graders unpack."""
 _COPY = 1 << 20
 
 SendPart = Callable[[int, bytes, str], None]

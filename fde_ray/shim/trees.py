@@ -7,7 +7,9 @@ import stat
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-DEPTH_LIMIT = 128
+DEPTH_LIMIT = 63
+"""Folders above an entry; graders unpack names of at most 64 parts and 4,096 bytes."""
+PATH_LIMIT = 3000
 _DIR = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 # O_NONBLOCK: a fifo put in place of a file must not block the reader.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -64,7 +66,8 @@ def _walk(
         except OSError:
             continue  # it went away
         path = prefix + name
-        entry = Entry(path, fd, name, info, _kind_problem(info))
+        problem = _kind_problem(info) if len(path) <= PATH_LIMIT else "its path is too long"
+        entry = Entry(path, fd, name, info, problem)
         if not entry.is_dir:
             yield entry
             continue
