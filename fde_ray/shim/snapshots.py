@@ -13,6 +13,8 @@ from .plane import GivenUp, Plane, insist
 from .wire import Refused, Unreachable
 
 FINAL = "final"
+EMPTY = "empty"
+"""Not the final one's name: the plane may have taken parts of that before it said no."""
 
 
 class Snapshots:
@@ -61,12 +63,12 @@ class Snapshots:
             else:
                 return
         parts = PartStream(
-            lambda seq, data, sha: self._put(FINAL, self._give_up, patience_s, seq, data, sha)
+            lambda seq, data, sha: self._put(EMPTY, self._give_up, patience_s, seq, data, sha)
         )
         parts.write(bytes(1024))  # an empty tar
         parts.close()
         manifest = Manifest(tuple(parts.parts), tree_hash({}), 0, 0, (reason[:300],))
-        self._commit(manifest.commit(FINAL, final=True), self._give_up, patience_s)
+        self._commit(manifest.commit(EMPTY, final=True), self._give_up, patience_s)
 
     def _take(self, name: str, *, final: bool, over: threading.Event, patience_s: float) -> None:
         manifest = collect(

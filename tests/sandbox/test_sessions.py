@@ -272,11 +272,11 @@ async def test_plane_that_does_not_take_the_last_snapshot_gets_an_empty_tree(
     before = plane._answer_json
     plane._answer_json = lambda route, body, headers: (  # type: ignore[method-assign]
         refusal(409, "agent", "commit_differs")
-        if body.get("final") and body["snapshot"] != "final"
+        if body.get("final") and body["snapshot"] != "empty"
         else before(route, body, headers)
     )
     await play(plane)
-    assert plane.final()["snapshot"] == "final"
+    assert plane.final()["snapshot"] == "empty"
     assert plane.files(plane.final()) == {}
 
 

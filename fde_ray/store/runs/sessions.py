@@ -47,9 +47,9 @@ _PARTS = Statement(
     .order_by(_P.seq)
 )
 _STATE = Statement(select(_A.state).where(_THIS))
-_MANIFEST = Statement(
-    select(_M.manifest).where(_M.subject == b("subject_"), _M.snapshot == b("snapshot_"))
-)
+_THIS_SNAPSHOT = (_M.subject == b("subject_")) & (_M.snapshot == b("snapshot_"))
+_MANIFEST = Statement(select(_M.manifest).where(_THIS_SNAPSHOT))
+_SET_MANIFEST = updating(schema.commits, _THIS_SNAPSHOT, columns=("manifest", "at"))
 _ADD_MANIFEST = inserting(schema.commits, "subject", "snapshot", "manifest", "at")
 _COMMIT = updating(
     schema.attempts, _THIS, among(_A.state, "open", "collecting"), columns=("commit", "state")
@@ -140,20 +140,36 @@ class Sessions:
     async def record_commit(self, subject: str, commit: Commit, at: float | None = None) -> Commit:
         """Keep the manifest of a snapshot; return the one that counts for it: the first.
 
-        A final one commits the session. Conflict when it names a part that was never stored;
+        A final one commits the session; a known one that is not may become final unchanged.
+        Conflict when it names a part that was never stored;
         Superseded when the session is committed or closed already.
         """
         now, text = self._clock.now() if at is None else at, commit.model_dump_json()
 
         def change(t: Transaction) -> Commit:
             known = t.one(_MANIFEST, subject_=subject, snapshot_=commit.snapshot)
+            if known is not None and known[0] == text:
+                return commit
             if known is not None:
-                return commit if known[0] == text else Commit.model_validate_json(known[0])
+                first = Commit.model_validate_json(known[0])
+                if first.final or first.evolve(final=True) != commit:
+                    return first
             (state,) = _found(subject, t.one(_STATE, subject_=subject))
             if state not in {"open", "collecting"}:
                 raise Superseded(f"session {subject} is {state}")
             _check_parts(t, subject, commit)
-            t.run(_ADD_MANIFEST, subject=subject, snapshot=commit.snapshot, manifest=text, at=now)
+            if known is None:
+                t.run(
+                    _ADD_MANIFEST, subject=subject, snapshot=commit.snapshot, manifest=text, at=now
+                )
+            else:
+                t.run(
+                    _SET_MANIFEST,
+                    subject_=subject,
+                    snapshot_=commit.snapshot,
+                    manifest=text,
+                    at=now,
+                )
             t.run(
                 _COMMIT,
                 subject_=subject,

@@ -122,6 +122,30 @@ async def test_snapshots_come_before_the_final_manifest_only(store: RunStore, su
     assert kinds == ["snapshot", "snapshot", "commit"]
 
 
+async def test_last_snapshot_becomes_final_unchanged_and_only_once(
+    store: RunStore, subject: str
+) -> None:
+    one = make_commit(final=False, snapshot="s-1")
+    await store.record_commit(subject, one)
+    changed = one.evolve(final=True, tree_hash=OTHER)
+    assert await store.record_commit(subject, changed) == one
+    assert (await store.session(subject)).state == "open"
+    final = one.evolve(final=True)
+    assert await store.record_commit(subject, final) == final
+    assert await store.record_commit(subject, final) == final
+    row = await store.session(subject)
+    assert (row.state, row.commit) == ("committed", final)
+    assert [row.kind for row in await store.read_inbox()] == ["snapshot", "commit"]
+
+
+async def test_snapshot_does_not_become_final_beside_another(store: RunStore, subject: str) -> None:
+    one = make_commit(final=False, snapshot="s-1")
+    await store.record_commit(subject, one)
+    await store.record_commit(subject, make_commit())
+    with pytest.raises(Superseded):
+        await store.record_commit(subject, one.evolve(final=True))
+
+
 async def test_first_scored_output_is_kept(store: RunStore, subject: str) -> None:
     assert await store.set_first_score(subject, OTHER)
     assert not await store.set_first_score(subject, "c" * 64)
