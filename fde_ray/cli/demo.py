@@ -40,8 +40,9 @@ def demo(
 
       fde-ray demo --json > demo.json
     """
+    from .running import carried_out, finish, resuming
     from .setting import profile_from, spec_from, wait_for
-    from .sweep import carried_out, finish, resuming, show_plan
+    from .sweep import show_plan
 
     spec = named(spec_from("demo").evolve(repeats=repeats), fresh=fresh)
     chosen = profile_from(profile)

@@ -10,6 +10,8 @@ from typing import Any
 
 import typer
 
+NAME = "fde-ray"
+
 
 def emit_json(value: Any) -> None:
     """Print one JSON document. Records print by their own JSON form."""
@@ -37,6 +39,17 @@ def safe(text: str, *, multiline: bool = False, limit: int = 20_000) -> str:
     from fde_ray.analysis.foreign_text import safe_text
 
     return safe_text(text, limit=limit, multiline=multiline)
+
+
+def program() -> str:
+    """Return how a person can call this program from where it was called."""
+    import shutil
+
+    called = sys.argv[0]
+    if os.path.basename(called) != NAME or shutil.which(NAME):
+        return NAME
+    near = os.path.relpath(called)
+    return called if near.startswith("..") else near
 
 
 def table(header: list[str], rows: list[list[str]]) -> None:

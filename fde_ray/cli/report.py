@@ -51,7 +51,7 @@ def cost(
 
     Example: fde-ray cost demo-1a2b3c4d
     """
-    from .output import emit_json, note, table
+    from .output import emit_json, note, program, table
     from .progress import dollars
     from .setting import profile_from, wait_for
 
@@ -60,7 +60,7 @@ def cost(
         emit_json([line.jsonable() for line in lines])
         return
     if not lines:
-        note(f"no model call yet; see: fde-ray sweep status {sweep}")
+        note(f"no model call yet; see: {program()} sweep status {sweep}")
         return
     table(
         ["role", "calls", "offline", "prompt tokens", "output tokens", "cost"],

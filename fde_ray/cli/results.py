@@ -27,7 +27,7 @@ def ls(sweep: SweepArgument, profile: ProfileOption = None, json_: JsonOption = 
 
     Example: fde-ray results ls demo-1a2b3c4d
     """
-    from .output import emit_json, note, table
+    from .output import emit_json, note, program, table
     from .setting import profile_from, wait_for
 
     rows = wait_for(_rows(profile_from(profile), sweep))
@@ -51,8 +51,8 @@ def ls(sweep: SweepArgument, profile: ProfileOption = None, json_: JsonOption = 
         ],
     )
     if any(row["status"] == "result_missing" for row in rows):
-        note(f"results are missing or spoilt; see: fde-ray results verify {sweep}")
-    note("next: fde-ray run show RUN, where the first digits are enough")
+        note(f"results are missing or spoilt; see: {program()} results verify {sweep}")
+    note(f"next: {program()} run show RUN, where the first digits are enough")
 
 
 @app.command()

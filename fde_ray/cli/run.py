@@ -29,7 +29,7 @@ def show(run: RunArgument, profile: ProfileOption = None, json_: JsonOption = Fa
 
     Example: fde-ray run show 1a2b3c
     """
-    from .output import emit_json, note
+    from .output import emit_json, note, program
     from .setting import profile_from, wait_for
 
     state, result = wait_for(_shown(profile_from(profile), run))
@@ -40,7 +40,7 @@ def show(run: RunArgument, profile: ProfileOption = None, json_: JsonOption = Fa
     if result is not None:
         _print_result(result)
     short = state["run_id"][:12]
-    note(f"next: fde-ray run {'explain' if result is None else 'logs'} {short}")
+    note(f"next: {program()} run {'explain' if result is None else 'logs'} {short}")
 
 
 @app.command()
@@ -66,7 +66,7 @@ def logs(run: RunArgument, profile: ProfileOption = None, json_: JsonOption = Fa
 
     Example: fde-ray run logs 1a2b3c
     """
-    from .output import emit_json, note, say
+    from .output import emit_json, note, program, say
     from .setting import profile_from, wait_for
 
     events, calls = wait_for(_logged(profile_from(profile), run))
@@ -78,7 +78,7 @@ def logs(run: RunArgument, profile: ProfileOption = None, json_: JsonOption = Fa
     for _, line in sorted(timed, key=lambda pair: pair[0]):
         say(line)
     if not timed:
-        note(f"nothing has happened yet; see: fde-ray run explain {run}")
+        note(f"nothing has happened yet; see: {program()} run explain {run}")
 
 
 async def _shown(profile: Profile, prefix: str) -> tuple[dict[str, Any], RunResult | None]:

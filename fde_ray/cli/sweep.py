@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from .setting import HtmlOption, JsonOption, ProfileOption, UnsafeOption
 
 if TYPE_CHECKING:
-    from fde_ray.analysis.summary import SweepSummary
     from fde_ray.engine.controller import SweepStatus
-    from fde_ray.engine.runtime import Runtime
     from fde_ray.model.profile import Profile
     from fde_ray.model.specs import SweepSpec
 
@@ -36,14 +34,6 @@ CaseOption = Annotated[
         "--case", metavar="ID", help="Only this case of the spec; repeatable.", show_default=False
     ),
 ]
-
-
-class Outcome(NamedTuple):
-    """What a sweep came to. complete: every planned run has a result."""
-
-    summary: SweepSummary
-    page: Path
-    complete: bool
 
 
 @app.command()
@@ -88,6 +78,7 @@ def submit(
       fde-ray sweep submit demo --case 017 --json > summary.json
     """
     from .output import emit_json, note
+    from .running import carried_out, finish, resuming
     from .setting import profile_from, spec_from, wait_for
 
     chosen, document = profile_from(profile), narrowed(spec_from(spec), case)
@@ -117,9 +108,10 @@ def resume(
 
     Example: fde-ray sweep resume demo-1a2b3c4d
     """
+    from .running import finish, resumed, resuming
     from .setting import profile_from, wait_for
 
-    work = _resumed(profile_from(profile), name, unsafe=unsafe)
+    work = resumed(profile_from(profile), name, unsafe=unsafe)
     finish(wait_for(work, go_on=resuming(name, profile)), name, json_=json_)
 
 
@@ -158,7 +150,7 @@ def status(
 
       fde-ray sweep status my-sweep --json
     """
-    from .output import emit_json, note, table
+    from .output import emit_json, note, program, table
     from .setting import profile_from, wait_for
 
     found = wait_for(_statuses(profile_from(profile), name))
@@ -167,7 +159,7 @@ def status(
         emit_json(rows)
         return
     if not rows:
-        note("no sweep yet; start with: fde-ray demo")
+        note(f"no sweep yet; start with: {program()} demo")
         return
     header = ["sweep", "state", "runs", "ended", "phases", "grades"]
     table(
@@ -217,7 +209,7 @@ async def show_plan(profile: Profile, spec: SweepSpec, *, json_: bool) -> None:
 
     from fde_ray.engine.controller import Controller
 
-    from .output import emit_json, note, say, table
+    from .output import emit_json, note, program, say, table
     from .setting import system
 
     async with system(profile) as runtime:
@@ -247,56 +239,7 @@ async def show_plan(profile: Profile, spec: SweepSpec, *, json_: bool) -> None:
     )
     hours = spec.limits.time * len(plans) / 3600
     say(f"{len(plans)} runs, at most {hours:,.1f} hours of agent time")
-    note("nothing is stored yet; next: fde-ray sweep submit, with the same arguments")
-
-
-async def carried_out(
-    profile: Profile, spec: SweepSpec, *, unsafe: bool, html: Path | None = None
-) -> Outcome:
-    """Submit and run a sweep. One that was paused or cancelled goes on."""
-    from fde_ray.engine.controller import Controller
-
-    from .report import place_for
-    from .setting import system
-
-    if html is not None:
-        place_for(html)
-    async with system(profile, unsafe=unsafe) as runtime:
-        await runtime.sandbox.probe()
-        controller = Controller(runtime)
-        if not await controller.submit(spec):
-            await controller.resume(spec.name)
-        return await _run_here(runtime, spec.name, html)
-
-
-async def _resumed(profile: Profile, name: str, *, unsafe: bool) -> Outcome:
-    from fde_ray.engine.controller import Controller
-
-    from .setting import system
-
-    async with system(profile, unsafe=unsafe) as runtime:
-        controller = Controller(runtime)
-        await controller.status(name)
-        await runtime.sandbox.probe()
-        await controller.resume(name)
-        return await _run_here(runtime, name, None)
-
-
-async def _run_here(runtime: Runtime, name: str, html: Path | None) -> Outcome:
-    from fde_ray.engine.campaign import carried_out as run_to_end
-    from fde_ray.engine.findings import write_marks
-
-    from .output import note
-    from .progress import ProgressLine
-    from .report import written
-
-    len(runtime.cases)  # a broken case package is told before anything starts
-    note(f"sweep {name}, state in {runtime.home.root}; Ctrl-C stops it and loses nothing")
-    with ProgressLine() as line:
-        (status,) = await run_to_end(runtime, [name], line.show)
-    await write_marks(runtime, name)
-    summary, page = await written(runtime, name, html)
-    return Outcome(summary, page, status.is_complete)
+    note(f"nothing is stored yet; next: {program()} sweep submit, with the same arguments")
 
 
 async def _stored(profile: Profile, spec: SweepSpec) -> bool:
@@ -327,6 +270,7 @@ def _set_state(action: Literal["pause", "cancel"], name: str, profile: Path | No
     from fde_ray.engine.controller import Controller
 
     from .output import note
+    from .running import resuming
     from .setting import profile_from, system, wait_for
 
     async def change() -> bool:
@@ -342,25 +286,3 @@ def _set_state(action: Literal["pause", "cancel"], name: str, profile: Path | No
         return
     note(f"sweep {name}: {action} noted; a running fde-ray acts on it within seconds")
     note(f"next: {resuming(name, profile)} goes on with it")
-
-
-def resuming(name: str, profile: Path | None) -> str:
-    """Return the command that goes on with a sweep."""
-    return f"fde-ray sweep resume {name}" + (f" --profile {profile}" if profile else "")
-
-
-def finish(outcome: Outcome, name: str, *, json_: bool) -> None:
-    """Show what a sweep came to; exit code 1 unless every run has a result."""
-    from fde_ray.analysis.terminal import leaderboard_text
-
-    from .output import columns, emit_json, note, say
-
-    if json_:
-        emit_json(outcome.summary)
-    else:
-        say(leaderboard_text(outcome.summary, width=columns()))
-    note(f"report: {outcome.page}")
-    if not outcome.complete:
-        note(f"not all runs have a result; see: fde-ray results ls {name}")
-        raise typer.Exit(1)
-    note(f"next: fde-ray results ls {name}, then fde-ray run show RUN")

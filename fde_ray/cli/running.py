@@ -1,0 +1,95 @@
+"""Running a sweep to its end in this process, and telling what it came to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from fde_ray.analysis.summary import SweepSummary
+    from fde_ray.engine.runtime import Runtime
+    from fde_ray.model.profile import Profile
+    from fde_ray.model.specs import SweepSpec
+
+
+class Outcome(NamedTuple):
+    """What a sweep came to. complete: every planned run has a result."""
+
+    summary: SweepSummary
+    page: Path
+    complete: bool
+
+
+async def carried_out(
+    profile: Profile, spec: SweepSpec, *, unsafe: bool, html: Path | None = None
+) -> Outcome:
+    """Submit and run a sweep. One that was paused or cancelled goes on."""
+    from fde_ray.engine.controller import Controller
+
+    from .report import place_for
+    from .setting import system
+
+    if html is not None:
+        place_for(html)
+    async with system(profile, unsafe=unsafe) as runtime:
+        await runtime.sandbox.probe()
+        controller = Controller(runtime)
+        if not await controller.submit(spec):
+            await controller.resume(spec.name)
+        return await _run_here(runtime, spec.name, html)
+
+
+async def resumed(profile: Profile, name: str, *, unsafe: bool) -> Outcome:
+    from fde_ray.engine.controller import Controller
+
+    from .setting import system
+
+    async with system(profile, unsafe=unsafe) as runtime:
+        controller = Controller(runtime)
+        await controller.status(name)
+        await runtime.sandbox.probe()
+        await controller.resume(name)
+        return await _run_here(runtime, name, None)
+
+
+async def _run_here(runtime: Runtime, name: str, html: Path | None) -> Outcome:
+    from fde_ray.engine.campaign import carried_out as run_to_end
+    from fde_ray.engine.findings import write_marks
+
+    from .output import note
+    from .progress import ProgressLine
+    from .report import written
+
+    len(runtime.cases)  # a broken case package is told before anything starts
+    note(f"sweep {name}, state in {runtime.home.root}; Ctrl-C stops it and loses nothing")
+    with ProgressLine() as line:
+        (status,) = await run_to_end(runtime, [name], line.show)
+    await write_marks(runtime, name)
+    summary, page = await written(runtime, name, html)
+    return Outcome(summary, page, status.is_complete)
+
+
+def resuming(name: str, profile: Path | None) -> str:
+    """Return the command that goes on with a sweep."""
+    from .output import program
+
+    return f"{program()} sweep resume {name}" + (f" --profile {profile}" if profile else "")
+
+
+def finish(outcome: Outcome, name: str, *, json_: bool) -> None:
+    """Show what a sweep came to; exit code 1 unless every run has a result."""
+    from fde_ray.analysis.terminal import leaderboard_text
+
+    from .output import columns, emit_json, note, program, say
+
+    if json_:
+        emit_json(outcome.summary)
+    else:
+        say(leaderboard_text(outcome.summary, width=columns()))
+    note(f"report: {outcome.page}")
+    if not outcome.complete:
+        note(f"not all runs have a result; see: {program()} results ls {name}")
+        raise typer.Exit(1)
+    note(f"next: {program()} results ls {name}, then {program()} run show RUN")
