@@ -11,7 +11,7 @@ from pathlib import Path
 from fde_ray.cases.records import SubmissionSchema
 from fde_ray.model.errors import EvaluatorFault
 from fde_ray.model.grading import Evaluation, ExtractionReport, Provenance, Route, SourceRef
-from fde_ray.protocol.votes import PASSTHROUGH
+from fde_ray.protocol.votes import PASSTHROUGH, PASSTHROUGH_ROUTE
 
 from .extraction import EvaluatorException, RouteFacts, output_hash, route_from
 from .workspace import emptied, file_sha256, regular_files
@@ -103,7 +103,7 @@ async def passthrough_route(
         sources=sources,
     )
     facts = RouteFacts(
-        route=0,
+        route=PASSTHROUGH_ROUTE,
         model=PASSTHROUGH,
         report=report,
         output_sha256=output_hash(output),

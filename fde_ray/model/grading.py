@@ -79,8 +79,8 @@ class Provenance(Record):
 class Route(Record):
     """One extraction route and its vote."""
 
-    route: int = Field(ge=0)
-    """Place in panel order, from 0; passthrough is 0 too, with its own name."""
+    route: int = Field(ge=-1)
+    """Place in panel order, from 0; -1 = passthrough, which is no place of the panel."""
     model: str
     """The panel's model, or `passthrough`."""
     status: RouteStatus

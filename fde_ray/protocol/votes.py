@@ -14,6 +14,8 @@ from .signatures import EXECUTION_FAILURES
 
 QUORUM = 3
 PASSTHROUGH = "passthrough"
+PASSTHROUGH_ROUTE = -1
+"""Its `Route.route`: before all places of the panel and none of them."""
 EXIT_SCORED = 0
 EXIT_STRUCTURAL = 3
 GRADING_FAULTS = EXECUTION_FAILURES | {
@@ -83,7 +85,7 @@ def next_route(
     """Return the next of the panel's `n` routes in order; None = no further route runs."""
     if panel_stop == "three_agree" and agreed(routes) is not None:
         return None
-    done = {route.route for route in routes if route.model != PASSTHROUGH}
+    done = {route.route for route in routes}
     return next((index for index in range(n) if index not in done), None)
 
 
@@ -93,7 +95,7 @@ def agreed(routes: Sequence[Route]) -> Route | None:
     voting = [route for route in ordered if route.vote is not None]
     keys = {route.route: rounded(route.vote) for route in voting if route.vote is not None}
     for route in voting:
-        if route.model == PASSTHROUGH:
+        if route.route == PASSTHROUGH_ROUTE:
             return route
     return next((r for r in voting if list(keys.values()).count(keys[r.route]) >= QUORUM), None)
 
@@ -140,4 +142,4 @@ def _faulty(
 
 
 def _in_panel_order(routes: Sequence[Route]) -> list[Route]:
-    return sorted(routes, key=lambda route: (route.model != PASSTHROUGH, route.route))
+    return sorted(routes, key=lambda route: route.route)

@@ -71,6 +71,7 @@ async def test_rule_24_route_is_recorded_as_passthrough(tmp_path: Path) -> None:
     route = await passthrough_route(tmp_path / "w", schema(), "", tmp_path / "o", evaluate)
     assert route is not None
     assert (route.model, route.status, route.vote) == ("passthrough", RouteStatus.SUCCESS, 1.0)
+    assert route.route == -1
 
 
 async def test_rule_24_structural_trouble_goes_to_the_panel(tmp_path: Path) -> None:

@@ -203,15 +203,22 @@ def test_rule_18_routes_without_a_vote_do_not_count_towards_the_three() -> None:
 
 
 def test_rule_24_passthrough_is_a_quorum_of_its_own() -> None:
-    passed = make_route(0, 0.9, model=votes.PASSTHROUGH)
+    passed = make_route(votes.PASSTHROUGH_ROUTE, 0.9, model=votes.PASSTHROUGH)
     assert votes.next_route([passed], "three_agree", 5) is None
     assert votes.next_route([passed], "all", 5) == 0
     others = [make_route(n, 0.5) for n in range(3)]
     assert votes.choose([*others, passed]).score == 0.9
 
 
+def test_rule_24_a_chosen_passthrough_is_no_route_of_the_panel() -> None:
+    passed = make_route(votes.PASSTHROUGH_ROUTE, 0.9, model=votes.PASSTHROUGH)
+    routes = [*(make_route(n, 0.5) for n in range(3)), passed]
+    chosen = votes.choose(routes).route
+    assert [route for route in routes if route.route == chosen] == [passed]
+
+
 def test_rule_24_a_passthrough_without_a_vote_stops_nothing() -> None:
-    passed = make_route(0, None, model=votes.PASSTHROUGH)
+    passed = make_route(votes.PASSTHROUGH_ROUTE, None, model=votes.PASSTHROUGH)
     assert votes.next_route([passed], "three_agree", 5) == 0
     assert votes.choose([passed, *(make_route(n, 0.5) for n in range(3))]).score == 0.5
 
