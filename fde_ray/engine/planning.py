@@ -6,21 +6,25 @@ plans; nothing later looks at the spec again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from fde_ray.cases.probes import list_probes
 from fde_ray.cases.records import Case
 from fde_ray.cases.staging import data_files
 from fde_ray.model.base import sha256_hex
+from fde_ray.model.errors import UserError
 from fde_ray.model.ids import GradeIdentity, RunIdentity, grade_id, run_id
 from fde_ray.model.plan import RunPlan
-from fde_ray.model.specs import Cell, SweepSpec
+from fde_ray.model.specs import Cell, SweepSpec, System
 from fde_ray.model.states import Channel, ConditionKind
 from fde_ray.protocol.conditions import oracle_points, solving_prompt
 from fde_ray.protocol.packs import PromptPack
 from fde_ray.scaffolds import Scaffold
 
 WORKSPACE = "/workspace"
+SCRIPTED = "scripted"
+"""The scaffold whose model names a probe of the case."""
 
 
 class Planner(NamedTuple):
@@ -35,7 +39,20 @@ def plan_sweep(spec: SweepSpec, planner: Planner) -> tuple[RunPlan, ...]:
     """Return one plan per cell, in admission order; SpecError or CaseError if a name is unknown."""
     for system in spec.systems:
         planner.scaffold(system.scaffold).check(system)
+        if system.scaffold == SCRIPTED:
+            _check_probe(system, spec.cases, planner.cases)
     return tuple(_plan(spec, cell, planner) for cell in spec.cells())
+
+
+def _check_probe(system: System, case_ids: Sequence[str], cases: Mapping[str, Case]) -> None:
+    probe = system.model.rpartition("/")[2]
+    for case_id in case_ids:
+        known = list_probes(cases[case_id])
+        if probe not in known:
+            raise UserError(
+                f"system {system.name!r}: case {case_id} has no probe {probe!r};"
+                f" known: {', '.join(known)}"
+            )
 
 
 def chosen_points(case: Case, cell: Cell) -> tuple[str, ...] | None:
