@@ -67,6 +67,7 @@ DOCUMENTS = {
     "unknown case": (SPEC.replace('"017"', '"099"'), "known cases: 017"),
     "unknown condition": (SPEC.replace("[hidden]", "[hiden]"), "oracle:25"),
     "unknown scaffold": (SPEC.replace("scripted", "scriptd"), "known: minimal, scripted"),
+    "unknown probe": (SPEC.replace("offline/literal", "offline/litral"), "known: bypass_blank"),
     "unknown prompt pack": (SPEC + "prompt_pack: mine\n", "prompt pack 'mine'"),
     "hostile name": (SPEC.replace("name: mine", 'name: "\\e[2J"'), "name"),
     "a tag that runs code": ("a: !!python/object/apply:os.system [ls]", "tag"),
