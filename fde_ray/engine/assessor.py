@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from fde_ray.gateway.pauses import clock_totals
 from fde_ray.grading.judging import judge
 from fde_ray.grading.workspace import Unpacked, has_deliverable, unpack_parts
 from fde_ray.model.base import sha256_hex
-from fde_ray.model.errors import RunFailure
-from fde_ray.model.failures import FailureKind
+from fde_ray.model.errors import RunFailure, shortened
+from fde_ray.model.failures import FAILURES, FailureKind
 from fde_ray.model.grading import PointCoverage, Route
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.result import AttemptNote, RunResult
@@ -23,10 +24,10 @@ from fde_ray.model.states import GradeState, Phase, Role, SolveEnd
 from fde_ray.protocol import coverage, dialogue, votes
 from fde_ray.scaffolds import scaffold
 from fde_ray.store.objects import layout
-from fde_ray.store.results import Mark, write_mark
 from fde_ray.store.runs import AttemptRow, Epoch, GradeRow
 
 from .conversation import Conversation, bill_for
+from .marks import Marks
 from .outcome import Evidence, assembled
 from .pools import CallPool
 from .routes import Graded, RouteRunner, archive_caps
@@ -46,48 +47,64 @@ class Assessor:
         self._runtime, self._store, self._epoch = runtime, runtime.store, epoch
         self._conversation, self._judges = conversation, judges
         self._routes = RouteRunner(runtime, epoch)
+        self._marks = Marks(runtime.store, runtime.objects, runtime.tenant)
 
     async def grade(self, plan: RunPlan, phase: Phase) -> None:
-        """Carry a run in `phase` from its collected workspace to its result or a missing grade."""
+        """Carry a run in `phase` from its collected workspace to its result or a missing grade.
+
+        A run that has ended gets this grade beside the one that it has.
+        """
+        while True:
+            row = await self._store.grade(plan.run_id, plan.grade_id)
+            stages = Stages(self._runtime, plan, row, self._epoch, phase)
+            if row.state is not GradeState.PENDING:
+                await self._given_up(plan, row, stages)
+                return
+            if await self._tried(plan, row, stages):
+                return
+            phase = stages.phase
+
+    async def give_up(self, plan: RunPlan, phase: Phase, kind: FailureKind, detail: str) -> None:
+        """Leave the grade missing, whatever it lacks, and put the run aside."""
         row = await self._store.grade(plan.run_id, plan.grade_id)
+        stages = Stages(self._runtime, plan, row, self._epoch, phase)
+        if row.state is GradeState.PENDING:
+            await stages.give_up(row.tries, kind, detail)
+        await self._given_up(plan, row._replace(failure=kind.value, detail=detail), stages)
+
+    async def drop(self, run_id: str, kind: FailureKind, detail: str) -> None:
+        """End the extraction sessions of a run."""
+        for session in await self._store.attempts_of(run_id, "extract"):
+            if session.state != "closed":
+                await self._routes.close(session, kind, detail)
+
+    async def _tried(self, plan: RunPlan, row: GradeRow, stages: Stages) -> bool:
+        """Grade once; False = the grade is missing so far and may be tried again."""
         folder = self._runtime.home.scratch / f"{plan.run_id}-{plan.grade_id[:8]}"
         _cleared(folder)
         try:
-            await self._graded(plan, row, phase, folder)
+            return await self._graded(plan, row, stages, folder)
         finally:
             _cleared(folder)
 
-    async def drop(self, run_id: str) -> None:
-        """End the extraction sessions of a run that nobody wants any more."""
-        for session in await self._store.attempts_of(run_id, "extract"):
-            if session.state != "closed":
-                await self._routes.close(session, FailureKind.CANCELLED, "nobody wants the run")
-
-    async def _graded(self, plan: RunPlan, row: GradeRow, phase: Phase, folder: Path) -> None:
-        stages = Stages(self._runtime, plan, row, self._epoch, phase)
+    async def _graded(self, plan: RunPlan, row: GradeRow, stages: Stages, folder: Path) -> bool:
         attempts = await self._store.attempts_of(plan.run_id)
         # The workspace that counts is that of the last attempt.
         attempt = max(attempts, key=lambda one: one.number)
         state = dialogue.replay(
             self._conversation.config(plan), await self._store.dialogue(attempt.subject)
         )
-        try:
-            graded = await self._unpacked(plan, attempt, state, folder)
-        except RunFailure as failure:
-            # The archive is what cannot be graded; other runs go on.
-            unusable = votes.Chosen(None, None, None, GradeState.GRADE_MISSING, failure.kind)
-            await self._missing(plan, row, unusable, stages)
-            return
+        graded = await self._unpacked(plan, attempt, state, folder)
         routes, chosen = await self._scored(graded, stages)
         if chosen.grade is GradeState.GRADE_MISSING:
-            await self._missing(plan, row, chosen, stages)
-            return
+            return not await self._retried(plan, row, routes, chosen, stages)
         if plan.condition.kind.has_questions:
             await stages.enter(Phase.JUDGING)
         verdicts = await self._covered(plan, attempt, state, stages)
         notes = tuple(_note(one) for one in attempts)
         result = await self._assembled(graded, state, routes, chosen, verdicts, notes)
         await self._commit(plan, result, stages)
+        return True
 
     async def _unpacked(
         self, plan: RunPlan, attempt: AttemptRow, state: dialogue.DialogueState, folder: Path
@@ -99,9 +116,15 @@ class Assessor:
                 None if commit is None else Unpacked(tree_hash=NO_FILES, files=0, size_bytes=0)
             )
             return Graded(plan, attempt, workspace, folder, state.last_text, nothing, is_empty=True)
-        unpacked = await unpack_parts(
-            self._routes.parts(attempt.subject, commit), workspace, archive_caps(plan)
-        )
+        try:
+            unpacked = await unpack_parts(
+                self._routes.parts(attempt.subject, commit), workspace, archive_caps(plan)
+            )
+        except RunFailure as failure:
+            if not failure.rule.graded:
+                raise
+            log.warning("workspace_refused", extra={"run": plan.run_id, "reason": str(failure)})
+            return Graded(plan, attempt, workspace, folder, state.last_text, None, is_empty=True)
         ignored = scaffold(plan.system.scaffold).state_dirs
         return Graded(
             plan,
@@ -202,6 +225,7 @@ class Assessor:
             plan.run_id,
             plan.grade_id,
             self._epoch,
+            expect=stages.phase,
             sha256=sha256_hex(data),
             state=result.grade,
             score=result.score,
@@ -210,67 +234,38 @@ class Assessor:
         )
         if not official:
             log.error("result_differs", extra={"run": plan.run_id, "grade": plan.grade_id})
-        await self._mark(plan, Phase.DONE, result.grade, sha256_hex(data))
+        await self._marks.left(plan.run_id)
 
-    async def _missing(
-        self, plan: RunPlan, row: GradeRow, chosen: votes.Chosen, stages: Stages
-    ) -> None:
-        """Try the grading again while the policy allows, else put the run aside, ungraded."""
-        tries = row.tries + 1
-        kind = chosen.outcome or FailureKind.EXTRACTOR_ERROR
-        detail = f"grading try {tries}: {kind.value}"
-        log.warning("grade_missing", extra={"run": plan.run_id, "kind": kind.value, "try": tries})
-        if tries < self._runtime.profile.attempts:
-            await self._store.move_grade(
-                plan.run_id,
-                plan.grade_id,
-                self._epoch,
-                GradeState.PENDING,
-                GradeState.PENDING,
-                tries=tries,
-                failure=kind,
-                detail=detail,
-                progress=None,
-            )
-            await self.grade(plan, stages.phase)
-            return
-        await self._store.move_grade(
-            plan.run_id,
-            plan.grade_id,
-            self._epoch,
-            GradeState.PENDING,
-            GradeState.GRADE_MISSING,
-            tries=tries,
-            failure=kind,
-            detail=detail,
-        )
-        await self._store.move_run(
-            plan.run_id,
-            self._epoch,
-            stages.phase,
-            Phase.QUARANTINED,
-            failure=kind.value,
-            detail=detail,
-        )
-        await self._mark(plan, Phase.QUARANTINED, GradeState.GRADE_MISSING, None, kind)
-
-    async def _mark(
+    async def _retried(
         self,
         plan: RunPlan,
-        phase: Phase,
-        grade: GradeState,
-        sha256: str | None,
-        failure: FailureKind | None = None,
-    ) -> None:
-        mark = Mark(
-            run_id=plan.run_id,
-            grade_id=plan.grade_id,
-            phase=phase,
-            grade=grade,
-            result_sha256=sha256,
-            failure=None if failure is None else failure.value,
+        row: GradeRow,
+        routes: Sequence[Route],
+        chosen: votes.Chosen,
+        stages: Stages,
+    ) -> bool:
+        """Forget what was at fault while the policy allows another try, else give up."""
+        tries, kind = row.tries + 1, chosen.outcome or FailureKind.EXTRACTOR_ERROR
+        said = next(
+            (r.detail for r in routes if r.failure is kind and r.detail), FAILURES[kind].text
         )
-        await write_mark(self._runtime.objects, self._runtime.tenant, plan.sweep, mark)
+        detail = shortened(f"grading try {tries}: {said}")
+        again = FAILURES[kind].retried and tries < self._runtime.profile.attempts
+        log.warning(
+            "grade_missing",
+            extra={"run": plan.run_id, "kind": kind.value, "try": tries, "again": again},
+        )
+        if again:
+            await stages.retry(tries, kind, detail)
+            return True
+        await stages.give_up(tries, kind, detail)
+        await self._given_up(plan, row._replace(failure=kind.value, detail=detail), stages)
+        return False
+
+    async def _given_up(self, plan: RunPlan, row: GradeRow, stages: Stages) -> None:
+        """End a run whose grade is missing; a driver may have died before it could."""
+        await stages.put_aside(row.failure, row.detail)
+        await self._marks.left(plan.run_id)
 
 
 def _cleared(folder: Path) -> None:

@@ -12,6 +12,7 @@ from fde_ray.model.result import CostLine
 from fde_ray.model.states import Phase
 
 from .controller import Controller, SweepStatus
+from .findings import write_marks
 from .inline import inline_engine
 from .runtime import Runtime
 
@@ -40,13 +41,16 @@ async def carried_out(
     runtime: Runtime, names: Sequence[str], watch: Watch | None = None
 ) -> tuple[SweepStatus, ...]:
     """Work until every run of the named sweeps has ended; return their last status."""
-    controller = Controller(runtime)
+    controller, began = Controller(runtime), runtime.clock.now()
 
     async def is_done() -> bool:
         return all([await controller.is_settled(name) for name in names])
 
     if not await is_done():
+        for name in names:
+            await controller.check(name)
         async with inline_engine(runtime) as engine:
+            await controller.pause_unfit(names)
             watching = asyncio.create_task(_watched(controller, names, watch), name="progress")
             try:
                 await engine.run(is_done)
@@ -54,8 +58,10 @@ async def carried_out(
                 watching.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await watching
+    for name in names:
+        await write_marks(runtime, name)
     if watch is not None:
-        watch(await progress_of(controller, names, 0.0))
+        watch(await progress_of(controller, names, runtime.clock.now() - began))
     return tuple([await controller.status(name) for name in names])
 
 

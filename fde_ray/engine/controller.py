@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from fde_ray.model.base import canonical_json
+from fde_ray.model.errors import UserError
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.result import CostLine
 from fde_ray.model.specs import SweepSpec
@@ -15,8 +17,20 @@ from fde_ray.scaffolds import scaffold
 from fde_ray.store.objects import layout
 from fde_ray.store.runs import SweepRow, SweepRun
 
+from .drift import change_of, material_of
 from .planning import Planner, plan_sweep
 from .runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+_WITH_RESULT = (GradeState.SCORED, GradeState.NO_MAJORITY)
+
+
+def awaits_grade(run: SweepRun) -> bool:
+    """Whether a collected run is still to be graded for this sweep."""
+    if run.phase is Phase.CANCELLED or run.grade is not GradeState.PENDING:
+        return False
+    return run.solve_end is not None and run.solve_end.is_graded
 
 
 class SweepStatus(NamedTuple):
@@ -35,12 +49,12 @@ class SweepStatus(NamedTuple):
 
     @property
     def is_finished(self) -> bool:
-        return all(run.phase.is_terminal for run in self.runs)
+        return all(run.phase.is_terminal and not awaits_grade(run) for run in self.runs)
 
     @property
     def is_complete(self) -> bool:
         """Whether every planned run has a result of its own."""
-        return all(run.phase is Phase.DONE for run in self.runs)
+        return all(run.phase is Phase.DONE and run.grade in _WITH_RESULT for run in self.runs)
 
 
 class Controller:
@@ -63,6 +77,26 @@ class Controller:
         )
         return new
 
+    async def check(self, name: str) -> None:
+        """UserError unless the material that the sweep was planned with is what is here."""
+        sweep = await self._store.sweep(name, tenant=self._runtime.tenant)
+        reason = change_of(sweep.spec.get("resolved", {}), self._runtime)
+        if reason is not None:
+            raise UserError(
+                f"sweep {name!r} cannot go on: {reason} since it was planned; put it back, or "
+                "submit the sweep under another name"
+            )
+
+    async def pause_unfit(self, names: Sequence[str]) -> None:
+        """Pause running sweeps beside `names` whose material has changed: they would never end."""
+        for sweep in await self._store.sweeps():
+            if sweep.state != "running" or sweep.name in names:
+                continue
+            reason = change_of(sweep.spec.get("resolved", {}), self._runtime)
+            if reason is not None:
+                log.warning("sweep_paused", extra={"sweep": sweep.name, "reason": reason})
+                await self._store.set_sweep_state(sweep.name, "paused", tenant=sweep.tenant)
+
     async def status(self, name: str) -> SweepStatus:
         tenant = self._runtime.tenant
         sweep = await self._store.sweep(name, tenant=tenant)
@@ -73,13 +107,16 @@ class Controller:
         return await self._store.phase_counts(name, tenant=self._runtime.tenant)
 
     async def is_settled(self, name: str) -> bool:
-        """Whether nothing is left to do: all ended, or paused with none live."""
-        phases = await self.phases(name)
-        left = {phase for phase, count in phases.items() if count and not phase.is_terminal}
+        """Whether nothing is left to do: all ended, or stopped by the user with none live."""
+        tenant = self._runtime.tenant
+        left = await self._store.open_work(name, tenant=tenant)
         if not left:
             return True
-        sweep = await self._store.sweep(name, tenant=self._runtime.tenant)
-        return sweep.state == "paused" and left == {Phase.QUEUED}
+        state = (await self._store.sweep(name, tenant=tenant)).state
+        if state == "cancelled":
+            # What others want as well goes on without this sweep.
+            return not await self._store.unwanted_runs()
+        return state == "paused" and all(_waits(phase) for phase in left)
 
     async def costs(self, name: str) -> list[CostLine]:
         """Return cost by role of all that the sweep wants."""
@@ -95,7 +132,10 @@ class Controller:
         await self._store.set_sweep_state(name, "paused", tenant=self._runtime.tenant)
 
     async def resume(self, name: str) -> None:
-        await self._store.set_sweep_state(name, "running", tenant=self._runtime.tenant)
+        """Go on, also with runs that our own troubles had put aside; results are kept."""
+        tenant = self._runtime.tenant
+        await self._store.set_sweep_state(name, "running", tenant=tenant)
+        await self._store.retry_quarantined(name, tenant=tenant)
 
     async def cancel(self, name: str) -> None:
         """Release the sweep's wants; a run stops when nobody else wants it."""
@@ -103,6 +143,10 @@ class Controller:
 
 
 def resolved(spec: SweepSpec, plans: Sequence[RunPlan]) -> dict[str, object]:
-    """Return the spec as it is stored: with the lock of each scaffold that the plans used."""
-    locks = {plan.system.scaffold: plan.identity.scaffold_lock for plan in plans}
-    return {**spec.jsonable(), "resolved": {"scaffold_locks": dict(sorted(locks.items()))}}
+    """Return the spec as it is stored: with the hashes of all that it rests upon."""
+    return {**spec.jsonable(), "resolved": material_of(plans)}
+
+
+def _waits(phase: Phase) -> bool:
+    """Whether no work goes on in this phase: in the queue, or ended with a grade to be made."""
+    return phase is Phase.QUEUED or phase.is_terminal

@@ -12,10 +12,11 @@ from fde_ray.model.result import RunResult
 from fde_ray.model.states import Phase
 from fde_ray.store.errors import KeyMissing
 from fde_ray.store.objects import layout
-from fde_ray.store.results import Mark, parse_result, write_mark
+from fde_ray.store.results import parse_result
 from fde_ray.store.runs import SweepRun
 
 from .controller import Controller
+from .marks import Marks
 from .runtime import Runtime
 
 MIN_PREFIX = 4
@@ -66,17 +67,7 @@ def planned_of(sweep: str, run: SweepRun, plan: RunPlan) -> Planned:
 
 async def write_marks(runtime: Runtime, name: str) -> None:
     """Leave a mark for every ended run of the sweep, also for runs that another sweep shares."""
-    for run in (await Controller(runtime).status(name)).runs:
-        if run.phase.is_terminal:
-            mark = Mark(
-                run_id=run.run_id,
-                grade_id=run.grade_id,
-                phase=run.phase,
-                grade=run.grade,
-                result_sha256=run.commit_sha if run.phase is Phase.DONE else None,
-                failure=run.failure or run.grade_failure,
-            )
-            await write_mark(runtime.objects, runtime.tenant, name, mark)
+    await Marks(runtime.store, runtime.objects, runtime.tenant).complete(name)
 
 
 async def found_run(runtime: Runtime, prefix: str) -> tuple[str, SweepRun]:

@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from fde_ray.gateway.app import grade_plane_app, run_plane_app
 from fde_ray.gateway.control import control_plane_app
@@ -23,8 +23,10 @@ from fde_ray.model.states import Phase
 from fde_ray.store.runs import Lease, RunRow, RunTask, woken
 
 from .assessor import Assessor
+from .breakage import is_store_failure, loss_of
 from .controller import Controller
 from .conversation import Conversation
+from .drift import change_since
 from .pools import CallPool
 from .runtime import Runtime
 from .supervisor import Supervisor
@@ -33,10 +35,18 @@ log = logging.getLogger(__name__)
 
 RENEW_S = 10.0
 ADMIT_POLL_S = 1.0
-ADMIT_BATCH = 64
+ADMIT_AHEAD = 64
+"""Runs that are admitted beyond those that can be at work."""
 COALESCE_S = 0.05
 ACK_EVERY_S = 0.5
 _SOLVING = (Phase.QUEUED, Phase.PROVISIONING, Phase.SOLVING, Phase.COLLECTING)
+
+
+class _Work(NamedTuple):
+    """What a task is for: a run, or one further grade of a run that has ended."""
+
+    run_id: str
+    grade_id: str | None
 
 
 class InlineEngine:
@@ -46,14 +56,16 @@ class InlineEngine:
         self._runtime, self._store, self._lease = runtime, runtime.store, lease
         profile = runtime.profile
         cores = os.cpu_count() or 1
-        self._solving = asyncio.Semaphore(profile.concurrency.runs or cores)
-        self._grading = asyncio.Semaphore(profile.concurrency.gradings or cores)
+        runs, gradings = profile.concurrency.runs or cores, profile.concurrency.gradings or cores
+        self._solving, self._grading = asyncio.Semaphore(runs), asyncio.Semaphore(gradings)
+        self._most = runs + gradings + ADMIT_AHEAD
         self._supervisor = _supervisor(runtime, lease)
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[_Work, asyncio.Task[None]] = {}
+        self._unfit: set[str] = set()
         self._failure: BaseException | None = None
 
     async def run(self, is_done: Callable[[], Coroutine[Any, Any, bool]]) -> None:
-        """Work until `is_done` says so; raises what a run's task raised unexpectedly."""
+        """Work until `is_done` says so; raises when a store fails, not when a run does."""
         async with self._kept_alive():
             for task in await self._store.live_runs():
                 self._launch(task)
@@ -68,17 +80,21 @@ class InlineEngine:
                         raise self._failure
 
     async def _admit(self) -> None:
-        room = ADMIT_BATCH - len(self._tasks)
-        if room <= 0:
+        # In batches: each look at the queue reads the plans of all that it may admit.
+        if len(self._tasks) > self._most - ADMIT_AHEAD // 2:
             return
-        for task in await self._store.runnable(ADMIT_BATCH):
-            if task.run.run_id not in self._tasks and room > 0:
-                self._launch(task)
-                room -= 1
+        for task in await self._store.regradings(ADMIT_AHEAD):
+            self._launch(task)
+        for task in await self._store.runnable(self._most):
+            if len(self._tasks) >= self._most:
+                return
+            self._launch(task)
 
     async def _drop_unwanted(self) -> None:
         for run in await self._store.unwanted_runs():
-            task = self._tasks.pop(run.run_id, None)
+            if run.phase is Phase.COMMITTING:
+                continue  # its result may be written already: it only rolls forward
+            task = self._tasks.pop(_Work(run.run_id, None), None)
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -87,34 +103,56 @@ class InlineEngine:
                 await self._supervisor.cancel(fresh)
 
     def _launch(self, task: RunTask) -> None:
-        run_id = task.run.run_id
-        running = asyncio.create_task(self._carried(task), name=f"run {run_id[:8]}")
-        self._tasks[run_id] = running
-        running.add_done_callback(lambda done: self._landed(run_id, done))
+        """Begin to work on a run, unless that is under way, or its material is not what it was."""
+        run = task.run
+        work = _Work(run.run_id, task.plan.grade_id if run.phase.is_terminal else None)
+        if work in self._tasks or run.run_id in self._unfit:
+            return
+        if (reason := change_since([task.plan], self._runtime)) is not None:
+            self._unfit.add(run.run_id)
+            log.warning("run_unfit", extra={"run": run.run_id, "reason": reason})
+            return
+        running = asyncio.create_task(self._carried(task), name=f"run {run.run_id[:8]}")
+        self._tasks[work] = running
+        running.add_done_callback(lambda done: self._landed(work, done))
 
-    def _landed(self, run_id: str, done: asyncio.Task[None]) -> None:
-        if self._tasks.get(run_id) is done:
-            del self._tasks[run_id]
+    def _landed(self, work: _Work, done: asyncio.Task[None]) -> None:
+        if self._tasks.get(work) is done:
+            del self._tasks[work]
         if not done.cancelled() and (error := done.exception()) is not None:
             self._failure = error
         self._store.changed.notify([("runs",)])
 
     async def _carried(self, task: RunTask) -> None:
+        """Carry a run to its end. One that breaks is set aside; a store that fails ends us all."""
+        try:
+            await self._worked(task)
+        except Exception as error:
+            log.exception("run_broken", extra={"run": task.run.run_id})
+            if await is_store_failure(error, self._runtime):
+                raise
+            kind, detail = loss_of(error)
+            with contextlib.suppress(Superseded):
+                await self._supervisor.set_aside(task, kind, detail)
+
+    async def _worked(self, task: RunTask) -> None:
         run: RunRow | None = task.run
         if task.run.phase in _SOLVING:
             async with self._solving:
                 run = await self._supervisor.solve(task)
-        if run is not None and not run.phase.is_terminal:
+        if run is not None and (not run.phase.is_terminal or task.run.phase.is_terminal):
             async with self._grading:
                 await self._supervisor.grade(RunTask(run, task.plan))
 
     @asynccontextmanager
     async def _kept_alive(self) -> AsyncIterator[None]:
         """Keep liveness and the lease while the block runs; end all tasks after it."""
-        breath = asyncio.create_task(self._runtime.run_plane.breathe(), name="liveness")
+        runtime = self._runtime
+        breath = asyncio.create_task(runtime.run_plane.breathe(), name="liveness")
+        grading = asyncio.create_task(runtime.grade_plane.breathe(), name="grading liveness")
         renewal = asyncio.create_task(self._renewed(), name="lease")
         pump = asyncio.create_task(self._pumped(), name="inbox")
-        keepers = (breath, renewal, pump)
+        keepers = (breath, grading, renewal, pump)
         for keeper in keepers:
             keeper.add_done_callback(self._keeper_ended)
         try:

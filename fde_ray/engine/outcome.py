@@ -19,7 +19,7 @@ from fde_ray.protocol.facts import facts_of
 from fde_ray.protocol.metrics import clarification
 from fde_ray.protocol.packs import PromptPack
 from fde_ray.protocol.signatures import Signature, zero_signature
-from fde_ray.protocol.votes import Chosen
+from fde_ray.protocol.votes import PASSTHROUGH, Chosen
 from fde_ray.sandbox.records import SandboxFacts
 
 OFFLINE = "offline/"
@@ -75,7 +75,7 @@ def assembled(e: Evidence) -> RunResult:
         summary=e.dialogue.last_text,
         tree_hash=e.tree_hash,
         files=e.files,
-        routes=e.routes,
+        routes=tuple(sorted(e.routes, key=_place)),
         grade=e.chosen.grade,
         score=e.chosen.score,
         valid=e.chosen.valid,
@@ -90,6 +90,11 @@ def assembled(e: Evidence) -> RunResult:
         deviations=active(facts_of(plan, e.routes)),
         versions=_versions(e),
     )
+
+
+def _place(route: Route) -> tuple[bool, int]:
+    """Passthrough, then the order of the panel; a route that ran again ran last."""
+    return route.model != PASSTHROUGH, route.route
 
 
 def offline_roles(plan: RunPlan) -> tuple[str, ...]:

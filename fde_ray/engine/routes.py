@@ -20,7 +20,7 @@ from fde_ray.store.objects import layout
 from fde_ray.store.runs import AttemptRow, Epoch, woken
 
 from .runtime import Runtime
-from .sessions import POLL_S, SessionHost
+from .sessions import POLL_S, Lookout, SessionHost
 
 EXTRACTOR = "minimal"
 """The scaffold of every extractor."""
@@ -166,6 +166,7 @@ class RouteRunner:
         return output
 
     async def _committed(self, session: AttemptRow) -> AttemptRow:
+        lookout = Lookout()
         with self._store.changed.watch(("session", session.subject)) as news:
             while True:
                 now = await self._store.session(session.subject)
@@ -175,7 +176,8 @@ class RouteRunner:
                     kind, _, detail = (now.detail or "").partition(": ")
                     known = kind if kind in set(FailureKind) else FailureKind.SHIM_LOST
                     raise RunFailure(FailureKind(known), detail)
-                if not await woken(news, POLL_S) and (loss := await self._sessions.loss(now)):
+                await woken(news, POLL_S)
+                if lookout.is_due() and (loss := await self._sessions.loss(now)):
                     raise RunFailure(*loss)
 
     async def _close(
@@ -195,9 +197,7 @@ _FINAL = (FailureKind.EXTRACTOR_TIMEOUT, FailureKind.EXTRACTOR_ERROR, FailureKin
 def archive_caps(plan: RunPlan) -> Caps:
     """Return what a collected workspace may hold: all that the shim lets through, and more."""
     limits = plan.limits
-    return Caps(
-        packed_bytes=limits.archive, total_bytes=max(limits.archive, limits.disk, 1 << 30)
-    )
+    return Caps(packed_bytes=limits.archive, total_bytes=max(limits.archive, limits.disk, 1 << 30))
 
 
 def extraction_limits(plan: RunPlan) -> SessionLimits:

@@ -6,6 +6,7 @@ talks to a plane, and the plane writes rows.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Literal, NamedTuple
 
 from fde_ray.model.failures import FailureKind
@@ -24,6 +25,20 @@ POLL_S = 2.0
 class Loss(NamedTuple):
     kind: FailureKind
     detail: str
+
+
+class Lookout:
+    """Says when to look whether a session still lives: every POLL_S, whatever news come."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._next = self._loop.time() + POLL_S
+
+    def is_due(self) -> bool:
+        if self._loop.time() < self._next:
+            return False
+        self._next = self._loop.time() + POLL_S
+        return True
 
 
 class SessionHost:

@@ -11,9 +11,11 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from fde_ray.model.base import sha256_hex
+from fde_ray.model.failures import FailureKind
 from fde_ray.model.grading import PointCoverage, Route
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.states import GradeState, Phase
+from fde_ray.protocol.votes import GRADING_FAULTS
 from fde_ray.store.objects import layout
 from fde_ray.store.runs import Epoch, GradeRow
 
@@ -59,6 +61,31 @@ class Stages:
         await self._save()
         return await self.routes()
 
+    async def retry(self, tries: int, kind: FailureKind, detail: str) -> None:
+        """Count a try of the grading that failed, and forget the routes at fault, so that they run
+        again; routes with a vote stay."""
+        found = zip(self._route_keys, await self.routes(), strict=True)
+        self._route_keys = [key for key, route in found if route.failure not in GRADING_FAULTS]
+        await self._save(tries=tries, failure=kind, detail=detail)
+
+    async def give_up(self, tries: int, kind: FailureKind, detail: str) -> None:
+        """The grade is missing; a run that was on its way to it is put aside."""
+        plan, epoch = self._plan, self._epoch
+        pending, missing = GradeState.PENDING, GradeState.GRADE_MISSING
+        changes = {"tries": tries, "failure": kind, "detail": detail}
+        await self._store.move_grade(plan.run_id, plan.grade_id, epoch, pending, missing, **changes)
+        await self.put_aside(kind.value, detail)
+
+    async def put_aside(self, failure: str | None, detail: str | None) -> None:
+        """Quarantine the run; one that has ended stays where it is."""
+        if self.phase.is_terminal:
+            return
+        run_id, to = self._plan.run_id, Phase.QUARANTINED
+        await self._store.move_run(
+            run_id, self._epoch, self.phase, to, failure=failure, detail=detail
+        )
+        self.phase = to
+
     async def coverage(self) -> tuple[PointCoverage, ...] | None:
         if self._coverage_key is None:
             return None
@@ -73,8 +100,8 @@ class Stages:
         await self._save()
 
     async def enter(self, phase: Phase) -> None:
-        """Move the run forward to `phase`; a run that was further on stays there."""
-        if _ORDER.index(self.phase) < _ORDER.index(phase):
+        """Move the run forward to `phase`; one that was further on, or has ended, stays there."""
+        if not self.phase.is_terminal and _ORDER.index(self.phase) < _ORDER.index(phase):
             await self._store.move_run(self._plan.run_id, self._epoch, self.phase, phase)
             self.phase = phase
 
@@ -82,9 +109,10 @@ class Stages:
         await self._store.begin_commit(
             self._plan.run_id, self._plan.grade_id, self._epoch, self.phase, sha256
         )
-        self.phase = Phase.COMMITTING
+        if not self.phase.is_terminal:
+            self.phase = Phase.COMMITTING
 
-    async def _save(self) -> None:
+    async def _save(self, **changes: Any) -> None:
         await self._store.move_grade(
             self._plan.run_id,
             self._plan.grade_id,
@@ -92,6 +120,7 @@ class Stages:
             GradeState.PENDING,
             GradeState.PENDING,
             progress={"routes": self._route_keys, "coverage": self._coverage_key},
+            **changes,
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from fde_ray.model.errors import RunFailure, SandboxError, Superseded
+from fde_ray.model.errors import FdeRayError, RunFailure, SandboxError, Superseded
 from fde_ray.model.failures import FAILURES, FailureKind
 from fde_ray.model.ids import RunId, attempt_id
 from fde_ray.model.plan import RunPlan
@@ -19,10 +19,11 @@ from fde_ray.store.runs import AttemptRow, Epoch, RunRow, RunTask, woken
 
 from .assessor import Assessor
 from .conversation import Conversation
+from .marks import Marks
 from .material import CaseKeys
 from .planning import WORKSPACE
 from .runtime import Runtime
-from .sessions import POLL_S, Loss, SessionHost
+from .sessions import POLL_S, Lookout, Loss, SessionHost
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class Supervisor:
         self._runtime, self._store, self._epoch = runtime, runtime.store, epoch
         self._conversation, self._assessor = conversation, assessor
         self._sessions = SessionHost(runtime, epoch)
+        self._marks = Marks(runtime.store, runtime.objects, runtime.tenant)
 
     async def solve(self, task: RunTask) -> RunRow | None:
         """Carry a run to the end of its solving: collected, cancelled or quarantined.
@@ -60,8 +62,29 @@ class Supervisor:
 
     async def cancel(self, run: RunRow) -> None:
         """Stop a run that nobody wants any more."""
-        await self._assessor.drop(run.run_id)
+        await self._assessor.drop(run.run_id, FailureKind.CANCELLED, "nobody wants the run")
         await self._cancelled(run, await self._store.live_attempt(run.run_id))
+
+    async def set_aside(self, task: RunTask, kind: FailureKind, detail: str) -> None:
+        """Quarantine a run whose work broke in an unforeseen way; a regrading loses its grade."""
+        run = await self._store.run(task.run.run_id)
+        try:
+            await self._end_sessions(run, kind, detail)
+        except FdeRayError:
+            log.exception("sessions_left", extra={"run": run.run_id})
+        end = run.solve_end
+        if end is not None and end.is_graded and run.phase not in _SOLVING:
+            await self._assessor.give_up(task.plan, run.phase, kind, detail)
+        elif not run.phase.is_terminal:
+            lost = SolveEnd.INFRA_LOST
+            await self._quarantined(run, lost, Loss(kind, detail))
+
+    async def _end_sessions(self, run: RunRow, kind: FailureKind, detail: str) -> None:
+        await self._assessor.drop(run.run_id, kind, detail)
+        attempt = await self._store.live_attempt(run.run_id)
+        if attempt is not None:
+            lost = SolveEnd.INFRA_LOST
+            await self._sessions.close(attempt, solve_end=lost, kind=kind, detail=detail)
 
     async def _step(self, run: RunRow, plan: RunPlan) -> RunRow:
         if run.phase is Phase.QUEUED:
@@ -89,9 +112,11 @@ class Supervisor:
     async def _watch(self, run: RunRow, plan: RunPlan) -> RunRow:
         """Answer turns until the session is committed, lost or cancelled."""
         subject = attempt_id(RunId(run.run_id), run.attempt)
+        lookout = Lookout()
         with self._store.changed.watch(("session", subject)) as news:
             while (run := await self._followed(run, plan, subject)).phase in _WATCHED:
-                if await woken(news, POLL_S):
+                await woken(news, POLL_S)
+                if not lookout.is_due():
                     continue
                 attempt = await self._store.session(subject)
                 loss = await self._sessions.loss(attempt)
@@ -141,6 +166,7 @@ class Supervisor:
                 attempt, solve_end=SolveEnd.CANCELLED, kind=FailureKind.CANCELLED
             )
         await self._moved(run, Phase.CANCELLED, solve_end=SolveEnd.CANCELLED)
+        await self._marks.left(run.run_id)
 
     async def _lose(self, run: RunRow, attempt: AttemptRow, loss: Loss) -> RunRow:
         """Close the attempt as lost; queue the run again while the policy allows."""
@@ -152,13 +178,16 @@ class Supervisor:
             extra={"subject": attempt.subject, "kind": loss.kind.value, "again": again},
         )
         await self._sessions.close(attempt, solve_end=end, kind=loss.kind, detail=loss.detail)
-        return await self._moved(
-            run,
-            Phase.QUEUED if again else Phase.QUARANTINED,
-            solve_end=None if again else end,
-            failure=loss.kind.value,
-            detail=loss.detail,
-        )
+        if not again:
+            return await self._quarantined(run, end, loss)
+        kind, detail = loss.kind.value, loss.detail
+        return await self._moved(run, Phase.QUEUED, solve_end=None, failure=kind, detail=detail)
+
+    async def _quarantined(self, run: RunRow, end: SolveEnd, loss: Loss) -> RunRow:
+        kind, detail, to = loss.kind.value, loss.detail, Phase.QUARANTINED
+        moved = await self._moved(run, to, solve_end=end, failure=kind, detail=detail)
+        await self._marks.left(run.run_id)
+        return moved
 
     async def _moved(
         self, run: RunRow, to: Phase, *, solve_end: SolveEnd | None, **changes: str

@@ -31,6 +31,7 @@ class FailureKind(StrEnum):
     ISOLATION_LOST = "isolation_lost"
     STORE_UNAVAILABLE = "store_unavailable"
     COLLECTION_FAILED = "collection_failed"
+    INTERNAL_ERROR = "internal_error"
     CUSTOMER_FAILED = "customer_failed"
     DETECTOR_FAILED = "detector_failed"
     PROVIDER_UNAVAILABLE = "provider_unavailable"
@@ -96,6 +97,9 @@ FAILURES: dict[FailureKind, FailureRule] = {
     FailureKind.STORE_UNAVAILABLE: FailureRule(_O, True, False, "The store could not be reached."),
     FailureKind.COLLECTION_FAILED: FailureRule(
         _O, True, False, "The workspace could not be collected."
+    ),
+    FailureKind.INTERNAL_ERROR: FailureRule(
+        _O, False, False, "fde_ray met something unforeseen in this run; its log has the traceback."
     ),
     FailureKind.CUSTOMER_FAILED: FailureRule(
         _P, True, False, "The simulated customer could not answer."

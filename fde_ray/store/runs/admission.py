@@ -10,7 +10,7 @@ from sqlalchemy import exists, func, select
 
 from fde_ray.model.clock import Clock
 from fde_ray.model.plan import RunPlan
-from fde_ray.model.states import GradeState, Phase
+from fde_ray.model.states import GradeState, Phase, SolveEnd
 from fde_ray.store.errors import RowMissing
 
 from . import schema
@@ -53,6 +53,22 @@ _PENDING = Statement(
     select(_G.run_id, _G.grade_id, _R.phase)
     .select_from(schema.grades.join(schema.runs, _G.run_id == _R.run_id))
     .where(
+        _G.state == GradeState.PENDING.value,
+        exists()
+        .select_from(_WANTS)
+        .where(_W.run_id == _G.run_id, _W.grade_id == _G.grade_id, _SW.state == "running")
+        .correlate(schema.grades),
+    )
+    .order_by(_R.place)
+    .limit(b("limit_"))
+)
+# Begins at the pending grades of ended runs: most pending grades belong to runs that still solve.
+_REGRADINGS = Statement(
+    select(*_ROW, func.coalesce(_G.plan, _R.plan))
+    .select_from(schema.runs.join(schema.grades, _G.run_id == _R.run_id))
+    .where(
+        among(_R.phase, Phase.DONE.value, Phase.QUARANTINED.value),
+        among(_R.solve_end, *(end.value for end in SolveEnd if end.is_graded)),
         _G.state == GradeState.PENDING.value,
         exists()
         .select_from(_WANTS)
@@ -106,6 +122,12 @@ class Admission:
         are regradings."""
         rows = await self._db.read(lambda t: t.all(_PENDING, limit_=limit))
         return [PendingGrade(run, grade, Phase(phase)) for run, grade, phase in rows]
+
+    async def regradings(self, limit: int) -> list[RunTask]:
+        """Return wanted grades to make of runs that have ended and whose workspace was collected;
+        each task has the plan of that grade."""
+        rows = await self._db.read(lambda t: t.all(_REGRADINGS, limit_=limit))
+        return [_task(row) for row in rows]
 
     async def run(self, run_id: str) -> RunRow:
         row = await self._db.read(lambda t: t.one(_RUN, run_id_=run_id))

@@ -98,12 +98,16 @@ class Grades:
         """Name the bytes of `result.json` and move the run to committing, before they are written.
 
         From `committing` itself it renames them: a later owner rolls forward with its own bytes,
-        and takes over the object's when the object is there.
+        and takes over the object's when the object is there. A run that has ended (a regrading)
+        stays where it is.
         """
         now = self._clock.now()
 
         def change(t: Transaction) -> None:
-            move(t, run_id, epoch, expect, Phase.COMMITTING, now, {})
+            if expect.is_terminal:
+                check_epoch(t, run_id, epoch)
+            else:
+                move(t, run_id, epoch, expect, Phase.COMMITTING, now, {})
             t.cas(
                 _BEGIN,
                 f"grade {grade_id} of run {run_id} is not pending",
@@ -120,6 +124,7 @@ class Grades:
         grade_id: str,
         epoch: Epoch,
         *,
+        expect: Phase = Phase.COMMITTING,
         sha256: str,
         state: GradeState,
         score: float | None,
@@ -129,8 +134,9 @@ class Grades:
     ) -> bool:
         """Make the written `result.json` official and the run done.
 
-        sha256: of the object as it is. False = it differs from what was begun (an incident: the
-        object wins, and the row takes its hash).
+        expect: where the run is; `done` or `quarantined` for a regrading. sha256: of the object as
+        it is. False = it differs from what was begun (an incident: the object wins, and the row
+        takes its hash).
         """
         now = self._clock.now()
 
@@ -138,7 +144,8 @@ class Grades:
             row = GradeRow.of(
                 _found(run_id, grade_id, t.one(_GRADE, run_id_=run_id, grade_id_=grade_id))
             )
-            move(t, run_id, epoch, Phase.COMMITTING, Phase.DONE, now, {})
+            cleared = {"failure": None, "detail": None} if expect is Phase.QUARANTINED else {}
+            move(t, run_id, epoch, expect, Phase.DONE, now, cleared)
             t.run(
                 _FINISH,
                 run_id_=run_id,

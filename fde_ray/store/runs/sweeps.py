@@ -15,10 +15,10 @@ from fde_ray.model.clock import Clock
 from fde_ray.model.errors import UserError, shortened
 from fde_ray.model.ids import RunId, shard_of
 from fde_ray.model.plan import RunPlan
-from fde_ray.model.states import GradeState, Phase
+from fde_ray.model.states import GradeState, Phase, SolveEnd
 
 from . import schema
-from .database import Database, Statement, Transaction, inserting, keeping, updating
+from .database import Database, Statement, Transaction, among, inserting, keeping, updating
 from .rows import SweepRow, SweepRun, SweepState
 
 LOCAL = "local"
@@ -64,6 +64,26 @@ _REVIVE = updating(
     _WANTED_BY,
     columns=("phase", "solve_end", "failure", "detail", "ended_at", "updated_at"),
 )
+_GRADED_END = among(_R.solve_end, *(end.value for end in SolveEnd if end.is_graded))
+_QUARANTINED = (_R.phase == Phase.QUARANTINED.value) & _WANTED_BY
+_RETRY_SOLVING = updating(
+    schema.runs,
+    _QUARANTINED,
+    _R.solve_end.is_(None) | (_R.solve_end == SolveEnd.INFRA_LOST.value),
+    columns=("phase", "solve_end", "failure", "detail", "ended_at", "updated_at"),
+)
+_MISSING_GRADE = exists().where(
+    _W.tenant == b("tenant_"),
+    _W.sweep == b("name_"),
+    _W.run_id == _G.run_id,
+    _W.grade_id == _G.grade_id,
+)
+_RETRY_GRADES = updating(
+    schema.grades,
+    _G.state == GradeState.GRADE_MISSING.value,
+    _MISSING_GRADE,
+    columns=("state", "tries", "ended_at"),
+)
 _JOINED = schema.wants.join(schema.runs, _W.run_id == _R.run_id).join(
     schema.grades, (_G.run_id == _W.run_id) & (_G.grade_id == _W.grade_id)
 )
@@ -102,6 +122,25 @@ _PHASES = Statement(
     .select_from(schema.wants.join(schema.runs, _W.run_id == _R.run_id))
     .where(_HERE)
     .group_by(_R.phase)
+)
+
+
+_WORK = Statement(
+    select(_R.phase, func.count())
+    .select_from(_JOINED)
+    .where(
+        _HERE,
+        ~among(_R.phase, *(p.value for p in Phase if p.is_terminal))
+        | (
+            (_G.state == GradeState.PENDING.value)
+            & _GRADED_END
+            & (_R.phase != Phase.CANCELLED.value)
+        ),
+    )
+    .group_by(_R.phase)
+)
+_WANTING = Statement(
+    select(_W.sweep, _W.grade_id).where(_W.run_id == b("run_id_")).order_by(_W.sweep)
 )
 
 
@@ -161,6 +200,48 @@ class Sweeps:
         """Return every wanted run with its grade, in the order of the plan."""
         rows = await self._db.read(lambda t: t.all(_RUNS, tenant_=tenant, name_=name))
         return [SweepRun.of(row) for row in rows]
+
+    async def retry_quarantined(self, name: str, *, tenant: str = LOCAL) -> int:
+        """Queue again what our own troubles put aside; returns how many runs and grades.
+
+        A run whose workspace was collected is graded again only. One that lost its isolation stays.
+        """
+        now = self._clock.now()
+
+        def change(t: Transaction) -> int:
+            runs = t.run(
+                _RETRY_SOLVING,
+                tenant_=tenant,
+                name_=name,
+                phase=Phase.QUEUED.value,
+                solve_end=None,
+                failure=None,
+                detail=None,
+                ended_at=None,
+                updated_at=now,
+            )
+            grades = t.run(
+                _RETRY_GRADES,
+                tenant_=tenant,
+                name_=name,
+                state=GradeState.PENDING.value,
+                tries=0,
+                ended_at=None,
+            )
+            t.wake(("sweeps",))
+            return runs + grades
+
+        return await self._db.write(change)
+
+    async def open_work(self, name: str, *, tenant: str = LOCAL) -> Counter[Phase]:
+        """Count what the sweep still waits for: runs that have not ended, grades to make of runs
+        that have."""
+        rows = await self._db.read(lambda t: t.all(_WORK, tenant_=tenant, name_=name))
+        return Counter({Phase(phase): count for phase, count in rows})
+
+    async def sweeps_wanting(self, run_id: str) -> list[tuple[str, str]]:
+        """Return (sweep, grade) of every want of a run."""
+        return await self._db.read(lambda t: t.all(_WANTING, run_id_=run_id))
 
     async def phase_counts(self, name: str, *, tenant: str = LOCAL) -> Counter[Phase]:
         rows = await self._db.read(lambda t: t.all(_PHASES, tenant_=tenant, name_=name))
