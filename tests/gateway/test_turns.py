@@ -139,7 +139,9 @@ async def test_the_first_event_that_ends_solving_wins(bench: Bench) -> None:
     assert (beat.state, beat.reason) == ("stop", "finished")
 
 
-async def test_rule_05_questions_are_charged_and_a_customer_that_is_down_is_not(bench: Bench) -> None:
+async def test_rule_05_questions_are_charged_and_a_lost_customer_is_not(
+    bench: Bench,
+) -> None:
     token = await bench.started()
     await bench.plane.post_turn(token, turn())
     bench.clock.at += 10
