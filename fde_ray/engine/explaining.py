@@ -13,7 +13,7 @@ from .runtime import Runtime
 
 async def reasons(runtime: Runtime, sweep: str, run: SweepRun) -> list[str]:
     """Return at least one sentence; the first says where the run is."""
-    said = [f"The run is {_place(run)}."]
+    said = [f"The run is {_place(run).rstrip('.')}."]
     attempts = await runtime.store.attempts_of(run.run_id)
     said += [_loss(one) for one in attempts if one.failure is not None]
     if run.phase is Phase.QUEUED:
@@ -22,7 +22,15 @@ async def reasons(runtime: Runtime, sweep: str, run: SweepRun) -> list[str]:
         said += await _working(runtime, run, attempts)
     elif run.grade_failure:
         said.append(f"Its grade is missing: {_text(run.grade_failure)}")
+    if run.phase is not Phase.DONE:
+        said += await _failed_call(runtime, run)
     return said
+
+
+async def _failed_call(runtime: Runtime, run: SweepRun) -> list[str]:
+    failed = [c for c in await runtime.store.calls_of(run.run_id) if c.state == "failed"]
+    last = failed[-1:]
+    return [f"Its last failed model call ({c.role}, {c.model}): {c.detail or ''}" for c in last]
 
 
 def _place(run: SweepRun) -> str:
@@ -71,7 +79,8 @@ async def _working(runtime: Runtime, run: SweepRun, attempts: list[AttemptRow]) 
 
 def _loss(attempt: AttemptRow) -> str:
     kind = attempt.failure or ""
-    return f"Attempt {attempt.number} was lost ({_text(kind)}) {attempt.detail or ''}".rstrip()
+    detail = "" if attempt.detail == kind else attempt.detail or ""
+    return f"Attempt {attempt.number} was lost: {_text(kind)} {detail}".rstrip()
 
 
 def _text(kind: str) -> str:
