@@ -27,7 +27,7 @@ def ls(profile: ProfileOption = None, json_: JsonOption = False) -> None:
     """
     from fde_ray.engine.runtime import cases_of
 
-    from .output import emit_json, table
+    from .output import emit_json, note, table
     from .setting import profile_from
 
     cases = cases_of(profile_from(profile))
@@ -45,8 +45,10 @@ def ls(profile: ProfileOption = None, json_: JsonOption = False) -> None:
     ]
     if json_:
         emit_json(rows)
+    elif rows:
+        table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
     else:
-        table(list(rows[0]) if rows else ["case"], [[str(v) for v in r.values()] for r in rows])
+        note("no case package there; `cases:` of the profile names the folder")
 
 
 @app.command()

@@ -76,7 +76,8 @@ def _cases(profile: Profile) -> Finding:
         cases = cases_of(profile)
     except UserError as error:
         return Finding("cases", False, str(error))
-    return Finding("cases", bool(cases), ", ".join(cases) or "none found")
+    where = profile.cases or "the project's own folder"
+    return Finding("cases", bool(cases), ", ".join(cases) or f"none in {where}")
 
 
 async def _sandbox(profile: Profile) -> Finding:
@@ -99,8 +100,11 @@ def _endpoint(profile: Profile, place: int) -> Finding:
 
     endpoint = profile.endpoints[place]
     where = endpoint.base_url or "litellm's own address"
-    if endpoint.api_key_env and endpoint.api_key_env not in os.environ:
-        return Finding("endpoint", False, f"{endpoint.match}: set {endpoint.api_key_env}")
+    if endpoint.base_url and not endpoint.base_url.startswith(("http://", "https://")):
+        return Finding("endpoint", False, f"{endpoint.match}: {where} must begin with http(s)://")
+    if endpoint.api_key_env and not os.environ.get(endpoint.api_key_env):
+        reason = f"set the environment variable {endpoint.api_key_env}"
+        return Finding("endpoint", False, f"{endpoint.match}: {reason}")
     if endpoint.api_key_file and not _is_file(endpoint.api_key_file):
         return Finding("endpoint", False, f"{endpoint.match}: no file {endpoint.api_key_file}")
     return Finding("endpoint", True, f"{endpoint.match} -> {where}")

@@ -52,6 +52,9 @@ def ls(sweep: SweepArgument, profile: ProfileOption = None, json_: JsonOption = 
     )
     if any(row["status"] == "result_missing" for row in rows):
         note(f"results are missing or spoilt; see: {program()} results verify {sweep}")
+    aside = next((row["run_id"] for row in rows if row["status"] == "quarantined"), None)
+    if aside is not None:
+        note(f"runs were set aside; why: {program()} run explain {aside[:12]}")
     note(f"next: {program()} run show RUN, where the first digits are enough")
 
 

@@ -164,7 +164,8 @@ def _print_state(state: dict[str, Any]) -> None:
         safe(f"phase {state['phase']}, solving ended: {state['solve_end']}, grade {state['grade']}")
     )
     if state["failure"]:
-        say(safe(f"{state['failure']}: {state['detail'] or ''}".rstrip(": ")))
+        detail = "" if state["detail"] == state["failure"] else state["detail"] or ""
+        say(safe(f"failure {state['failure']}: {detail}".rstrip(": ")))
 
 
 def _print_result(result: RunResult) -> None:

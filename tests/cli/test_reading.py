@@ -175,3 +175,25 @@ def test_case_check_of_a_damaged_package_says_what_is_wrong(
     ended = cli("case", "check", tmp_path / folder.name)
     assert ended.code == 2
     assert "instruction.md" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("profile", "says"),
+    [
+        ("cases: .\n", "FAILS cases          none in ."),
+        ("cases: nowhere\n", "is no folder of case packages"),
+        (
+            "endpoints: [{match: m, api_key_env: FDE_RAY_TEST_KEY}]\n",
+            "m: set the environment variable FDE_RAY_TEST_KEY",
+        ),
+        ("endpoints: [{match: m, api_key_file: nokey}]\n", "m: no file nokey"),
+        ("endpoints: [{match: m, base_url: host:80}]\n", "must begin with http(s)://"),
+    ],
+)
+def test_doctor_says_what_to_do(
+    profile: str, says: str, empty_home: Path, cli: CommandLine, tmp_path: Path
+) -> None:
+    (tmp_path / "profile.yaml").write_text(profile)
+    ended = cli("doctor", "--profile", "profile.yaml")
+    assert ended.code == 1
+    assert says in ended.out
