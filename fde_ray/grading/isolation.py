@@ -24,10 +24,11 @@ def python_once(
     folders: Mapping[str, Path],
     timeout_s: float,
     memory_bytes: int,
+    python: str = PYTHON,
 ) -> Once:
     """Return one run of an isolated Python that sees `folders` (place inside: path) read-only."""
     return Once(
-        argv=(PYTHON, "-I", "-B", *arguments),
+        argv=(python, "-I", "-B", *arguments),
         mounts=tuple((str(path.resolve()), at, True) for at, path in folders.items()),
         timeout_s=timeout_s,
         memory_bytes=memory_bytes,

@@ -15,6 +15,7 @@ from fde_ray.model.errors import EvaluatorFault, SandboxError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.grading import ExtractionReport, Provenance
 from fde_ray.sandbox.records import Completed
+from fde_ray.shim.boxes import ENV_PYTHON
 
 from .isolation import Isolation, python_once, tail
 
@@ -58,6 +59,8 @@ async def check(
             },
             timeout_s=limits.timeout_s,
             memory_bytes=limits.memory_bytes,
+            # The agent's environment has a reader for Parquet; evaluators never see it.
+            python=ENV_PYTHON,
         )
         try:
             completed = await sandbox.run_once(once)

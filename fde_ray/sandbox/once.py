@@ -14,9 +14,20 @@ from typing import Literal
 
 from fde_ray.model.errors import SandboxError
 from fde_ray.model.failures import FailureKind
-from fde_ray.shim.boxes import Bind, Box, Runtime, base_env, bubblewrap_argv, gvisor_bundle
+from fde_ray.shim.boxes import (
+    ENV_AT,
+    ENV_PYTHON,
+    HOME,
+    Bind,
+    Box,
+    Runtime,
+    base_env,
+    bubblewrap_argv,
+    gvisor_bundle,
+)
 from fde_ray.shim.inputs import CgroupSite, Limits
 from fde_ray.shim.limits import Cgroups, processes_below, usage_below
+from fde_ray.shim.places import localised
 
 from .records import Completed, Once
 
@@ -44,13 +55,12 @@ async def run_once(runtime: Runtime, cgroup: CgroupSite, once: Once) -> Complete
 
 
 def _argv(runtime: Runtime, once: Once, scratch: Path) -> list[str]:
-    limited = [
-        "prlimit",
-        *("--core=0", f"--fsize={once.file_bytes}", f"--nproc={once.processes}", "--"),
-        *once.argv,
-    ]
+    command = list(once.argv)
+    if command[0] == ENV_PYTHON and not runtime.agent_env:
+        command[0] = runtime.python
     if runtime.name == "none":
-        return ["env", "-i", *(f"{k}={v}" for k, v in {**base_env(), **once.env}.items()), *limited]
+        return _bare_argv(runtime, once, command, scratch)
+    limited = [*_limiter(once), f"--nproc={once.processes}", "--", *command]
     box = Box(
         argv=tuple(limited),
         binds=tuple(Bind(str(Path(host).resolve()), at, ro) for host, at, ro in once.mounts),
@@ -61,6 +71,39 @@ def _argv(runtime: Runtime, once: Once, scratch: Path) -> list[str]:
     if runtime.name == "bubblewrap":
         return bubblewrap_argv(runtime, box)
     return _bundle(runtime, box, scratch)
+
+
+def _limiter(once: Once) -> list[str]:
+    return ["prlimit", "--core=0", f"--fsize={once.file_bytes}"]
+
+
+def _bare_argv(runtime: Runtime, once: Once, command: list[str], scratch: Path) -> list[str]:
+    """Return the command on the host itself, with inside paths put where they really are.
+
+    No limit on processes: it would count all that this user runs.
+    """
+    paths = _real_paths(runtime, once, scratch)
+    env = base_env() | dict(once.env) | {"HOME": str(scratch)}
+    workdir = localised(once.workdir, paths)
+    return [
+        *("env", "-i", "-C", workdir if workdir != HOME else str(scratch)),
+        *(f"{name}={localised(value, paths)}" for name, value in env.items()),
+        *(*_limiter(once), "--"),
+        *(localised(word, paths) for word in command),
+    ]
+
+
+def _real_paths(runtime: Runtime, once: Once, scratch: Path) -> dict[str, str]:
+    """Return inside path -> host path: of the mounts, and of folders of links above them."""
+    paths = {ENV_AT: runtime.agent_env} if runtime.agent_env else {}
+    for host, at, _ in once.mounts:
+        link = scratch / "root" / at.lstrip("/")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(Path(host).resolve())
+        paths[at] = str(Path(host).resolve())
+        top = "/" + at.split("/")[1]
+        paths.setdefault(top, str(scratch / "root" / top[1:]))
+    return paths
 
 
 def _bundle(runtime: Runtime, box: Box, scratch: Path) -> list[str]:

@@ -76,6 +76,7 @@ class Once:
     """One program in a box without network, token or inherited descriptors."""
 
     argv: tuple[str, ...]
+    """`boxes.ENV_PYTHON` in the first place stands for the best Python that the box has."""
     mounts: Sequence[tuple[str | Path, str, bool]] = ()
     """(host path, path inside, read-only)."""
     timeout_s: float = 60.0

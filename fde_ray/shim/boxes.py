@@ -11,6 +11,7 @@ HOME = "/home/agent"
 PYZ_AT = "/opt/fde/fde-shim.pyz"
 BIN_AT = "/opt/fde/bin"
 ENV_AT = "/opt/agent-env"
+ENV_PYTHON = f"{ENV_AT}/bin/python"
 RUN_AT = "/run/fde"
 UID = 1000
 HOSTNAME = "sandbox"

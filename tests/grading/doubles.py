@@ -12,6 +12,7 @@ from typing import Literal
 from fde_ray.grading.isolation import PYTHON
 from fde_ray.model.errors import SandboxError
 from fde_ray.sandbox.records import Completed, Once
+from fde_ray.shim.boxes import ENV_PYTHON
 
 OUTPUT_CAP = 1 << 20
 
@@ -57,7 +58,7 @@ class LocalRunOnce:
         return ended_with(process.returncode, stdout, stderr)
 
     def _translated(self, argument: str, once: Once) -> str:
-        if argument == PYTHON:
+        if argument in (PYTHON, ENV_PYTHON):
             return sys.executable
         for host, inside, _ in sorted(once.mounts, key=lambda m: -len(m[1])):
             parent, name = os.path.split(inside)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,15 @@ from fde_ray.model.failures import FailureKind
 from fde_ray.model.profile import SandboxProfile
 from fde_ray.sandbox.local import LocalSandbox
 from tests.grading.extracts import as_csv, plan, reported, schema, write
+from tests.grading.test_provenance_honest import parquet_file
 from tests.grading.test_scoring import GOOD, case_at, write_evaluator
 
 pytestmark = pytest.mark.sandbox
 
 
-@pytest.fixture
-async def box(tmp_path: Path) -> LocalSandbox:
-    return LocalSandbox(tmp_path / "home", SandboxProfile())
+@pytest.fixture(params=[False, True], ids=["boxed", "unsafe"])
+async def box(tmp_path: Path, request: pytest.FixtureRequest) -> LocalSandbox:
+    return LocalSandbox(tmp_path / "home", SandboxProfile(), unsafe=request.param)
 
 
 @pytest.fixture
@@ -31,9 +33,24 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_evaluator_reads_its_folders_and_writes_nowhere(
-    box: LocalSandbox, folder: Path
-) -> None:
+async def test_evaluator_reads_its_folders_without_a_sandbox(folder: Path) -> None:
+    box = LocalSandbox(folder / "home", SandboxProfile(), unsafe=True)
+    write(folder / "submission", {"plan.csv": b"a\n1\n"})
+    write_evaluator(
+        folder,
+        "named = dict(zip(sys.argv[1::2], sys.argv[2::2]))\n"
+        "assert os.listdir(named['--submission-dir']) == ['plan.csv']\n"
+        "assert os.path.isdir(named['--data-dir'])\n"
+        "assert 'evaluator.py' in os.listdir(named['--sealed-dir'])\n"
+        "assert os.path.dirname(__file__) == named['--sealed-dir']\n"
+        "print(json.dumps(GOOD))",
+    )
+    evaluation = await Scorer(box).evaluate(case_at(folder), folder / "submission")
+    assert evaluation.score == GOOD["score"]
+
+
+async def test_evaluator_reads_its_folders_and_writes_nowhere(folder: Path) -> None:
+    box = LocalSandbox(folder / "home", SandboxProfile())
     write(folder / "submission", {"plan.csv": b"a\n1\n"})
     write_evaluator(
         folder,
@@ -74,6 +91,21 @@ async def test_misbehaving_evaluator_is_a_typed_fault_in_the_box(
 async def test_checker_works_in_the_box(box: LocalSandbox, tmp_path: Path) -> None:
     source = {"f.json": json.dumps(plan()).encode()}
     report = reported(source, {"plan.csv": ["f.json"]})
+    write(tmp_path / "w", source)
+    for rows, expected in ((plan(), "clean"), (plan()[1:], "rejected")):
+        write(tmp_path / "o", {"plan.csv": as_csv(rows)})
+        found = await check(box, tmp_path / "w", tmp_path / "o", schema(), report)
+        assert found.verdict == expected, found.findings
+
+
+@pytest.mark.parametrize("unsafe", [False, True])
+async def test_checker_reads_parquet_when_the_agents_environment_can(
+    tmp_path: Path, unsafe: bool
+) -> None:
+    profile = SandboxProfile(agent_env=sys.prefix)
+    box = LocalSandbox(tmp_path / "home", profile, unsafe=unsafe)
+    source = {"f.parquet": parquet_file(plan())}
+    report = reported(source, {"plan.csv": ["f.parquet"]})
     write(tmp_path / "w", source)
     for rows, expected in ((plan(), "clean"), (plan()[1:], "rejected")):
         write(tmp_path / "o", {"plan.csv": as_csv(rows)})

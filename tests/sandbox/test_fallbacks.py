@@ -103,3 +103,20 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+async def test_unsafe_program_finds_its_mounts_where_the_box_has_them(tmp_path: Path) -> None:
+    sandbox = LocalSandbox(tmp_path / "home", SandboxProfile(), unsafe=True)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").write_text("b")
+    script = 'cat /job/in/a; ls /job; cat "$SOURCE"/a; pwd; echo c > out.txt; echo /other/job/in'
+    done = await sandbox.run_once(
+        Once(
+            ("/bin/sh", "-c", script),
+            mounts=((tmp_path / "in", "/job/in", True), (tmp_path, "/job/out", False)),
+            env={"SOURCE": "/job/in"},
+            workdir="/job/out",
+        )
+    )
+    assert done.stdout.decode() == f"bin\nout\nb{tmp_path}\n/other/job/in\n", done
+    assert (tmp_path / "out.txt").read_text() == "c\n"

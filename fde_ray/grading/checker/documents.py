@@ -193,10 +193,11 @@ def _tables_of_parquet(content: bytes) -> list[Table]:
     except ImportError:
         raise Unreadable("no reader for Parquet here") from None
     try:
-        file = parquet.ParquetFile(io.BytesIO(content))
+        # One thread: a pool that is still starting when the program ends aborts it.
+        file = parquet.ParquetFile(io.BytesIO(content), pre_buffer=False)
         if file.metadata.num_rows * file.metadata.num_columns > MAX_CELLS:
             raise Unreadable("too many cells")
-        data = file.read().to_pydict()
+        data = file.read(use_threads=False).to_pydict()
     except (OSError, ValueError, TypeError) as error:
         raise Unreadable(f"not Parquet ({type(error).__name__})") from None
     columns = [[_python_cell(cell) for cell in column] for column in data.values()]
