@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fde_ray.model.clock import utc
 from fde_ray.model.failures import FAILURES, FailureKind
-from fde_ray.model.states import GradeState, Phase
+from fde_ray.model.states import GradeState, Phase, SolveEnd
 from fde_ray.store.runs import AttemptRow, SweepRun
 
 from .controller import Controller
@@ -22,6 +22,8 @@ async def reasons(runtime: Runtime, sweep: str, run: SweepRun) -> list[str]:
         said += await _working(runtime, run, attempts)
     elif run.grade_failure:
         said.append(f"Its grade is missing: {_text(run.grade_failure)}")
+    if run.phase is Phase.QUARANTINED and run.solve_end is not SolveEnd.ISOLATION_LOST:
+        said.append(f"`fde-ray sweep resume {sweep}` tries it again once the cause is mended.")
     if run.phase is not Phase.DONE:
         said += await _failed_call(runtime, run)
     return said
@@ -36,7 +38,7 @@ async def _failed_call(runtime: Runtime, run: SweepRun) -> list[str]:
 def _place(run: SweepRun) -> str:
     if run.phase is Phase.DONE:
         return f"done, grade {run.grade.value}, score {run.score}"
-    if run.phase is Phase.QUARANTINED:
+    if run.phase is Phase.QUARANTINED and run.solve_end is not SolveEnd.ISOLATION_LOST:
         kind = run.failure or run.grade_failure
         return f"set aside: {_text(kind)}" if kind else "set aside"
     return run.phase.value
