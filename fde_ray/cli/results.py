@@ -55,6 +55,7 @@ def ls(sweep: SweepArgument, profile: ProfileOption = None, json_: JsonOption = 
     aside = next((row["run_id"] for row in rows if row["status"] == "quarantined"), None)
     if aside is not None:
         note(f"runs were set aside; why: {program()} run explain {aside[:12]}")
+        note(f"try them again: {program()} sweep resume {sweep}")
     note(f"next: {program()} run show RUN, where the first digits are enough")
 
 

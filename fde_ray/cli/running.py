@@ -56,7 +56,6 @@ async def resumed(profile: Profile, name: str, *, unsafe: bool) -> Outcome:
 
 async def _run_here(runtime: Runtime, name: str, html: Path | None) -> Outcome:
     from fde_ray.engine.campaign import carried_out as run_to_end
-    from fde_ray.engine.findings import write_marks
 
     from .output import note
     from .progress import ProgressLine
@@ -66,7 +65,6 @@ async def _run_here(runtime: Runtime, name: str, html: Path | None) -> Outcome:
     note(f"sweep {name}, state in {runtime.home.root}; Ctrl-C stops it and loses nothing")
     with ProgressLine() as line:
         (status,) = await run_to_end(runtime, [name], line.show)
-    await write_marks(runtime, name)
     summary, page = await written(runtime, name, html)
     return Outcome(summary, page, status.is_complete)
 

@@ -106,6 +106,8 @@ def resume(
 ) -> None:
     """Run a stored sweep to its end: after a kill, a pause, a cancel or --no-run.
 
+    Runs that troubles of ours had set aside are tried again. Results that are there are kept.
+
     Example: fde-ray sweep resume demo-1a2b3c4d
     """
     from .running import finish, resumed, resuming
