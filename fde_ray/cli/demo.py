@@ -9,6 +9,7 @@ import typer
 from .setting import HtmlOption, JsonOption, ProfileOption, UnsafeOption
 
 if TYPE_CHECKING:
+    from fde_ray.model.profile import Profile
     from fde_ray.model.specs import SweepSpec
 
 
@@ -41,11 +42,11 @@ def demo(
       fde-ray demo --json > demo.json
     """
     from .running import carried_out, finish, resuming
-    from .setting import profile_from, spec_from, wait_for
+    from .setting import preset, profile_from, wait_for
     from .sweep import show_plan
 
-    spec = named(spec_from("demo").evolve(repeats=repeats), fresh=fresh)
     chosen = profile_from(profile)
+    spec = named(preset("demo").evolve(repeats=repeats), chosen, fresh=fresh)
     if dry_run:
         wait_for(show_plan(chosen, spec, json_=json_))
         return
@@ -53,14 +54,18 @@ def demo(
     finish(wait_for(work, go_on=resuming(spec.name, profile)), spec.name, json_=json_)
 
 
-def named(spec: SweepSpec, *, fresh: bool) -> SweepSpec:
-    """Name the sweep after its content, so that another version of it is another sweep."""
+def named(spec: SweepSpec, profile: Profile, *, fresh: bool) -> SweepSpec:
+    """Name the sweep after all that it rests upon, so that after a change it is another sweep."""
     import time
 
+    from fde_ray.engine.controller import resolved
+    from fde_ray.engine.planning import Planner, plan_sweep
+    from fde_ray.engine.runtime import cases_of
     from fde_ray.model.base import digest
+    from fde_ray.protocol.packs import builtin_pack
     from fde_ray.scaffolds import scaffold
 
     if fresh:
         spec = spec.evolve(series=f"fresh-{int(time.time())}")
-    locks = sorted({scaffold(system.scaffold).lock_hash for system in spec.systems})
-    return spec.evolve(name=f"demo-{digest([spec.jsonable(), locks])[:8]}")
+    plans = plan_sweep(spec, Planner(cases_of(profile), builtin_pack(), scaffold))
+    return spec.evolve(name=f"demo-{digest(resolved(spec, plans))[:8]}")

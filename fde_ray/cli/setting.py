@@ -63,18 +63,26 @@ def document(path: Path) -> bytes:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
+def preset(name: str) -> SweepSpec:
+    from fde_ray.model.documents import parse_document
+    from fde_ray.model.specs import SweepSpec
+    from fde_ray.presets import preset_text
+
+    return parse_document(preset_text(name), SweepSpec, path=f"preset {name}")
+
+
 def spec_from(name: str) -> SweepSpec:
     """Return the spec of a YAML file, or of a preset of that name."""
     from fde_ray.model.documents import parse_document
     from fde_ray.model.errors import UserError
     from fde_ray.model.specs import SweepSpec
-    from fde_ray.presets import NAMES, preset_text
+    from fde_ray.presets import NAMES
 
     path = Path(name)
     if path.is_file():
         return parse_document(document(path), SweepSpec, path=name)
     if name in NAMES:
-        return parse_document(preset_text(name), SweepSpec, path=f"preset {name}")
+        return preset(name)
     if path.is_dir():
         raise UserError(f"{name} is a folder; give the YAML file of a SweepSpec")
     known = ", ".join(NAMES)
