@@ -42,6 +42,8 @@ from .records import (
 
 STOP_PATIENCE_S = 10.0
 START_TIMEOUT_S = 30
+LEAST_PATIENCE_S = 10.0
+"""A driver may just be starting again, whatever the pause cap is."""
 _LIMITS = {0: "rlimit+watchdog", 1: "cgroup1", 2: "cgroup2"}
 
 
@@ -212,6 +214,7 @@ def _config(
         "pyz": str(pyz),
         "runtime": runtime.jsonable(),
         "cgroup": asdict(cgroup),
+        "give_up_s": max(session.limits.pause_cap_s, LEAST_PATIENCE_S),
     }
 
 

@@ -24,6 +24,11 @@ class SolveClock:
         """The plane does not answer: the clock stands since it was last heard."""
         self._is_away = True
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the plane did not answer when it was last asked."""
+        return self._is_away
+
     def remaining(self, now: float) -> float:
         if self._is_paused or self._is_away:
             return self._remaining

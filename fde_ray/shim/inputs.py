@@ -37,7 +37,7 @@ class Config:
     runtime: Runtime
     cgroup: CgroupSite = CgroupSite()
     give_up_s: float = 24 * 3600.0
-    """How long an unreachable plane is waited for, outside of solving."""
+    """How long an unreachable plane is waited for, outside of solving: at most the pause cap."""
 
 
 @dataclass(frozen=True)

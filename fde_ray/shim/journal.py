@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -44,24 +45,25 @@ def lock_session(folder: str) -> int:
 
 class Journal:
     def __init__(self, folder: str, now: Callable[[], float] = time.time) -> None:
-        self._folder, self._now = folder, now
+        # By descriptor: a folder of the same name may belong to another session by then.
+        self._folder, self._now = os.open(folder, os.O_RDONLY | os.O_DIRECTORY), now
         # Guards the event file and the state, which several threads write.
         self._lock = threading.Lock()
         self._state: dict[str, Any] = {"format": FORMAT}
         self._events = open(  # noqa: SIM115  (open as long as the shim lives)
-            os.path.join(folder, "events.jsonl"), "ab", opener=_private
+            "events.jsonl", "ab", opener=self._private
         )
         self._sent = 0
         self._seq = 0
 
     def state(self, **changes: Any) -> None:
-        """Change the state on disk, all at once."""
-        with self._lock:
+        """Change the state on disk, all at once; quiet when the folder is gone."""
+        with self._lock, contextlib.suppress(FileNotFoundError):
             self._state |= changes
-            path = os.path.join(self._folder, "state.json")
-            with open(path + ".new", "w", encoding="utf-8", opener=_private) as file:
+            with open("state.json.new", "w", encoding="utf-8", opener=self._private) as file:
                 json.dump(self._state, file)
-            os.replace(path + ".new", path)
+            here = self._folder
+            os.replace("state.json.new", "state.json", src_dir_fd=here, dst_dir_fd=here)
 
     def event(self, name: str, **fields: Any) -> None:
         """Note one change of state; never prompts, tokens or keys."""
@@ -72,7 +74,7 @@ class Journal:
 
     def unsent(self) -> tuple[int, bytes]:
         """Return (seq, gzip of the events since the last `sent`); no bytes when there are none."""
-        with self._lock, open(os.path.join(self._folder, "events.jsonl"), "rb") as file:
+        with self._lock, open("events.jsonl", "rb", opener=self._private) as file:
             file.seek(self._sent)
             self._pending = file.read(4 << 20)
         if not self._pending:
@@ -84,6 +86,5 @@ class Journal:
         self._sent += len(self._pending)
         self._seq += 1
 
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    def _private(self, name: str, flags: int) -> int:
+        return os.open(name, flags, 0o600, dir_fd=self._folder)

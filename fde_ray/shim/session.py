@@ -28,6 +28,9 @@ from .unpacking import BadArchive
 from .wire import Refused, Unreachable
 
 POLL_S = 10
+FOLDER_CHECK_S = 2.0
+LAST_TRIES_S = 5.0
+"""How long a plane is still waited for when its outages are over the pause cap."""
 
 
 class Failed(Exception):
@@ -49,6 +52,7 @@ class Shim:
 
     def run(self) -> None:
         self._phase("starting")
+        _thread("folder", self._watch_folder)
         inputs = self._take_inputs()
         staging = self._prepare(inputs)
         cgroups = Cgroups(self._config.cgroup, group_name(os.getpid()), inputs.limits)
@@ -242,6 +246,7 @@ class Shim:
             self._mail.stop("turn_refused", detail=str(error))
             return None
         except GivenUp:
+            self._mail.stop("pause_cap")  # unless another stop came first
             return None
         self._journal.event("turn_done", turn_no=number, action=str(reply.get("action"))[:20])
         return dict(reply)
@@ -259,8 +264,22 @@ class Shim:
                 self._mail.claim(Letter(str(message["type"]), message))
         self._mail.claim(Letter("closed"))
 
+    def _watch_folder(self) -> None:
+        """Without its folder a session has no owner any more: nobody could find it again."""
+        state = os.path.join(self._config.dir, "state.json")
+        folder = os.stat(self._config.dir)
+        while not self._closing.wait(FOLDER_CHECK_S):
+            try:
+                is_there = os.path.samestat(os.stat(self._config.dir), folder)
+            except OSError:
+                is_there = False
+            if not is_there or not os.path.exists(state):
+                self.abandon()
+                return
+
     def _beat(self, inputs: Inputs, clock: SolveClock, relay: Relay, watchdog: Watchdog) -> None:
         overdue_since: float | None = None
+        capped_since: float | None = None
         wait = 0.0
         while not self._closing.wait(wait):
             usage = watchdog.usage
@@ -287,6 +306,10 @@ class Shim:
             now = time.monotonic()
             if clock.is_paused_too_long(now):
                 self._mail.stop("pause_cap")
+            if not (clock.is_away and clock.is_paused_too_long(now)):
+                capped_since = None
+            elif now - (capped_since := capped_since or now) > LAST_TRIES_S:
+                self._give_up.set()
             remaining = clock.remaining(now)
             if remaining > 0:
                 overdue_since = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from fde_ray.model.failures import FailureKind
 from fde_ray.sandbox.cgroups import find_cgroups
 from fde_ray.sandbox.local import LocalSandbox
 from fde_ray.sandbox.records import Handle
@@ -130,6 +132,76 @@ async def test_outage_beyond_the_pause_cap_ends_the_sandbox(
     assert plane.files(plane.final()) == {b"x": b"x\n"}
 
 
+async def test_plane_that_stays_away_ends_the_shim_at_the_pause_cap(
+    plane: FakePlane, start: Play, sandbox: LocalSandbox
+) -> None:
+    plane.inputs["limits"] = LIMITS | {"pause_cap_s": 1.0}
+    plane.model = [says(None, ("run", {"command": "sleep 100"}))]
+    handle = await start(plane)
+    plane.wait_for(lambda: len(plane.chats) == 1)
+    plane.close()
+    await ended(sandbox, handle)
+    outcome = await sandbox.outcome(handle)
+    assert outcome.failure is FailureKind.COLLECTION_FAILED
+    assert plane.commits == []
+
+
+async def test_plane_that_stays_away_in_the_collection_ends_the_shim_at_the_pause_cap(
+    plane: FakePlane, start: Play, sandbox: LocalSandbox
+) -> None:
+    plane.inputs["limits"] = LIMITS | {"pause_cap_s": 1.0}
+    plane.before = lambda _method, route, _scope: (
+        refusal(503, "ours") if route.startswith("/v1/parts") else None
+    )
+    handle = await start(plane)
+    plane.wait_for(lambda: any(path.startswith("/v1/parts") for _, path, _ in plane.seen))
+    plane.close()
+    await ended(sandbox, handle)
+    assert (await sandbox.outcome(handle)).failure is FailureKind.COLLECTION_FAILED
+
+
+@pytest.mark.parametrize("renewed", [False, True], ids=["deleted", "made anew"])
+async def test_shim_ends_soon_after_its_folder_was_deleted(
+    plane: FakePlane, start: Play, sandbox: LocalSandbox, renewed: bool
+) -> None:
+    plane.model = [says(None, ("run", {"command": "sleep 100"}))]
+    handle = await start(plane)
+    plane.wait_for(lambda: len(plane.chats) == 1)
+    state = json.loads(Path(handle.dir, "state.json").read_text())  # noqa: ASYNC240
+    shutil.rmtree(handle.dir)
+    if renewed:
+        os.mkdir(handle.dir)
+    async with asyncio.timeout(10):
+        await ended(sandbox, handle)
+    assert not os.path.exists(f"/proc/{state['runner_pid']}")  # noqa: ASYNC240
+    assert await sandbox.state(handle) == "lost"
+    assert plane.commits == []
+
+
+async def test_shim_in_an_outage_ends_soon_after_its_folder_was_deleted(
+    plane: FakePlane, start: Play, sandbox: LocalSandbox
+) -> None:
+    plane.close()
+    handle = await start(plane)
+    shutil.rmtree(handle.dir)
+    async with asyncio.timeout(10):
+        await ended(sandbox, handle)
+
+
+@pytest.mark.parametrize("answer", [(401, "bad_secret"), (403, "not_live")])
+async def test_shim_whose_secret_is_refused_ends_soon(
+    plane: FakePlane, start: Play, sandbox: LocalSandbox, answer: tuple[int, str]
+) -> None:
+    plane.model = [says(None, ("run", {"command": "sleep 100"}))]
+    handle = await start(plane)
+    plane.wait_for(lambda: len(plane.chats) == 1)
+    plane.tokens.clear()
+    plane._token = lambda _scope: refusal(answer[0], "agent", answer[1])  # type: ignore
+    async with asyncio.timeout(10):
+        await ended(sandbox, handle)
+    assert plane.commits == []
+
+
 async def test_token_that_is_not_taken_any_more_is_replaced(plane: FakePlane, play: Play) -> None:
     plane.before = first_times(1, "/v1/turns", refusal(401, "agent", "expired"))
     await play(plane)
@@ -153,6 +225,7 @@ import asyncio, sys, time
 from pathlib import Path
 from fde_ray.model.profile import SandboxProfile
 from fde_ray.model.session import SessionLimits
+from fde_ray.model.failures import FailureKind
 from fde_ray.sandbox.cgroups import find_cgroups
 from fde_ray.sandbox.local import LocalSandbox
 from fde_ray.sandbox.records import SessionStart
