@@ -12,6 +12,8 @@ from pathlib import Path
 import xllamacpp
 
 CONTEXT = 8192
+REPLY_TOKENS = 32
+"""Judges and extractors set no limit, and this model never stops by itself."""
 
 
 def parameters(model: str, template: str) -> xllamacpp.CommonParams:
@@ -22,6 +24,7 @@ def parameters(model: str, template: str) -> xllamacpp.CommonParams:
     params.chat_template = template
     params.n_ctx = CONTEXT
     params.n_parallel = 1
+    params.n_predict = REPLY_TOKENS
     for threads in (params.cpuparams, params.cpuparams_batch):
         threads.n_threads = 1
         threads.poll = 0

@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.local_llm, pytest.mark.sandbox]
 
 LONGEST_S = 600
 REPLY_TOKENS = 32
+"""Also the most that the server gives to who sets no limit (server.py)."""
 LIMITS = {
     "time": "3m",
     "steps": 6,
@@ -44,7 +45,18 @@ models:
 """
 
 
-def sweep(name: str, condition: str, *systems: dict[str, Any], customer: str) -> SweepSpec:
+LITERAL = {"name": "literal", "scaffold": "scripted", "model": "offline/literal"}
+OFFLINE_PANEL = tuple(f"offline/extractor-{n}" for n in range(1, 6))
+
+
+def sweep(
+    name: str,
+    condition: str,
+    *systems: dict[str, Any],
+    customer: str,
+    panel: tuple[str, ...] = OFFLINE_PANEL,
+    judges: tuple[str, ...] = OFFLINE_PANEL,
+) -> SweepSpec:
     return SweepSpec.model_validate(
         {
             "name": name,
@@ -54,7 +66,8 @@ def sweep(name: str, condition: str, *systems: dict[str, Any], customer: str) ->
             "systems": systems,
             "limits": LIMITS,
             "customer": {"model": customer, "max_tokens": REPLY_TOKENS, "temperature": 0.0},
-            "panel": {"models": [f"offline/extractor-{n}" for n in range(1, 6)], "time": "3m"},
+            "panel": {"models": panel, "time": "3m", "steps": 3},
+            "judges": judges,
         }
     )
 
@@ -125,8 +138,7 @@ async def test_a_real_model_drives_the_minimal_scaffold_to_a_grade(
 
 async def test_a_real_model_answers_as_the_customer(tmp_path: Path, endpoint: Endpoint) -> None:
     (tmp_path / "prices.yaml").write_text(FREE)
-    literal = {"name": "literal", "scaffold": "scripted", "model": "offline/literal"}
-    spec = sweep("customer", "interact_req", literal, customer="local/gemma")
+    spec = sweep("customer", "interact_req", LITERAL, customer="local/gemma")
     (result,), calls = await carried(tmp_path, endpoint, spec, prices=str(tmp_path / "prices.yaml"))
     assert result.solve_end is SolveEnd.SUBMITTED
     assert "customer" not in result.offline
@@ -139,6 +151,31 @@ async def test_a_real_model_answers_as_the_customer(tmp_path: Path, endpoint: En
     assert (call.cost_nanousd, call.cost_reason) == (0, "free: runs on this machine")
     (line,) = [line for line in result.cost if line.role == "customer"]
     assert (line.calls, line.offline_calls, line.cost_nanousd) == (1, 0, 0)
+
+
+async def test_a_real_panel_that_answers_badly_still_leaves_a_whole_result(
+    tmp_path: Path, endpoint: Endpoint
+) -> None:
+    spec = sweep(
+        "panel",
+        "interact_req",
+        LITERAL,
+        customer="offline/customer",
+        panel=("local/gemma",) * 5,
+        judges=("local/gemma", *OFFLINE_PANEL[:4]),
+    )
+    (result,), calls = await carried(tmp_path, endpoint, spec)
+    assert "extractor" not in result.offline
+    assert result.grade is not GradeState.PENDING
+    assert all(route.vote is not None or route.vote_reason for route in result.routes)
+    assert result.metrics is not None
+    assert result.metrics.recall.value is not None
+    for role in ("extractor", "judge"):
+        real = [c for c in calls["literal"] if c.role == role and c.model == "local/gemma"]
+        assert real
+        assert_counted_by_the_provider(real)
+        (line,) = [line for line in result.cost if line.role == role]
+        assert line.cost_nanousd is None
 
 
 def assert_counted_by_the_provider(calls: list[CallRow]) -> None:
