@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from .records import Completed, Handle, Outcome, Program, SandboxFacts, SessionStart, SessionState
+from .records import Completed, Handle, Once, Outcome, SandboxFacts, SessionStart, SessionState
 
 
 class Sandbox(Protocol):
@@ -32,6 +32,6 @@ class Sandbox(Protocol):
         """Delete what an ended session left; quiet when it is gone."""
         ...
 
-    async def run_once(self, once: Program) -> Completed:
+    async def run_once(self, once: Once) -> Completed:
         """Run one program without network or token; SandboxError when it could not start."""
         ...

@@ -34,7 +34,6 @@ from .records import (
     Handle,
     Once,
     Outcome,
-    Program,
     SandboxFacts,
     SessionStart,
     SessionState,
@@ -103,10 +102,10 @@ class LocalSandbox:
             raise SandboxError("the session still runs", FailureKind.SANDBOX_START)
         await asyncio.to_thread(self._clear, handle)
 
-    async def run_once(self, once: Program) -> Completed:
+    async def run_once(self, once: Once) -> Completed:
         """Run one program without network, token or inherited descriptors; kill all it started."""
         runtime, cgroup, _, _ = await self._prepared()
-        return await run_once(runtime, cgroup, Once.of(once))
+        return await run_once(runtime, cgroup, once)
 
     def handle_of(self, subject: str) -> Handle | None:
         """Return the handle of a session that was started before; None when there is none."""

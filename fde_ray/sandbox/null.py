@@ -17,7 +17,7 @@ from fde_ray.model.base import sha256_hex
 from fde_ray.model.session import SNAPSHOT_FINAL, Commit, Part
 from fde_ray.shim.collecting import tree_hash
 
-from .records import Completed, Handle, Outcome, Program, SandboxFacts, SessionStart, SessionState
+from .records import Completed, Handle, Once, Outcome, SandboxFacts, SessionStart, SessionState
 
 
 class DirectPlane(Protocol):
@@ -50,7 +50,7 @@ class NullSandbox:
         *,
         text: str = "Done.",
         files: Mapping[str, bytes] | None = None,
-        program: Callable[[Program], Completed] | None = None,
+        program: Callable[[Once], Completed] | None = None,
     ) -> None:
         self._plane, self._text, self._program = plane, text, program
         self._has_files = bool(files)
@@ -96,7 +96,7 @@ class NullSandbox:
         await self.stop(handle)
         self._sessions.pop(handle.subject, None)
 
-    async def run_once(self, once: Program) -> Completed:
+    async def run_once(self, once: Once) -> Completed:
         return self._program(once) if self._program else Completed(0, b"", b"", "exit")
 
     async def _play(self, session: SessionStart) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from pydantic import Field
 
@@ -56,21 +56,6 @@ class Outcome(Record):
     detail: str = ""
 
 
-class Program(Protocol):
-    """The least that a box must be told; `Once` has the rest."""
-
-    @property
-    def argv(self) -> tuple[str, ...]: ...
-    @property
-    def mounts(self) -> Sequence[tuple[str | Path, str, bool]]: ...
-    @property
-    def timeout_s(self) -> float: ...
-    @property
-    def memory_bytes(self) -> int: ...
-    @property
-    def env(self) -> Mapping[str, str]: ...
-
-
 @dataclass(frozen=True)
 class Once:
     """One program in a box without network, token or inherited descriptors."""
@@ -90,18 +75,6 @@ class Once:
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: str = "/home/agent"
     stdin: bytes = b""
-
-    @classmethod
-    def of(cls, program: Program) -> Once:
-        if isinstance(program, cls):
-            return program
-        return cls(
-            argv=program.argv,
-            mounts=program.mounts,
-            timeout_s=program.timeout_s,
-            memory_bytes=program.memory_bytes,
-            env=program.env,
-        )
 
 
 @dataclass(frozen=True)

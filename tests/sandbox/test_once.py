@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fde_ray.sandbox.local import LocalSandbox
-from fde_ray.sandbox.records import Completed, Once
+from fde_ray.sandbox.records import Once
 
 pytestmark = pytest.mark.sandbox
 MIB = 1 << 20
@@ -141,18 +141,6 @@ async def test_cancelled_call_leaves_no_process(sandbox: LocalSandbox) -> None:
     assert isinstance(outcome, asyncio.CancelledError)
     await asyncio.sleep(0.2)
     assert not runs_anywhere(b"sleep(62.5)")
-
-
-async def test_least_description_of_a_program_is_enough(sandbox: LocalSandbox) -> None:
-    class Least:
-        argv = ("/bin/echo", "hi")
-        mounts = ()
-        timeout_s = 5.0
-        memory_bytes = 100 * MIB
-        env: dict[str, str] = {}
-
-    done: Completed = await sandbox.run_once(Least())
-    assert done.stdout == b"hi\n"
 
 
 async def test_plane_socket_of_the_host_is_not_there(sandbox: LocalSandbox, tmp_path: Path) -> None:
