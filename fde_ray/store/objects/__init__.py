@@ -1,6 +1,7 @@
 """The object store: bytes that are written once under keys that `layout` spells.
 
-`folder` is the store of a laptop; every other one passes the same tests.
+`folder` is the store of a laptop, `s3.S3Store` that of a cluster; both pass the same tests. `s3` is
+imported by whoever needs it, since boto3 takes long to load.
 """
 
 from . import layout
