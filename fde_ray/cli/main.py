@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -68,4 +69,6 @@ def main() -> None:
     # Read by litellm at import, wherever that happens first.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     readable()
+    # A request to end is an interruption: leases are given back, and the way on is told.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     sys.exit(exit_code(sys.argv[1:]))

@@ -35,6 +35,8 @@ async def carried_out(
         place_for(html)
     async with system(profile, unsafe=unsafe) as runtime:
         await runtime.sandbox.probe()
+        # Before anything is stored: the other process would begin to carry it out.
+        await runtime.store.refuse_if_held()
         controller = Controller(runtime)
         if not await controller.submit(spec):
             await controller.resume(spec.name)

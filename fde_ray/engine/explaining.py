@@ -30,7 +30,8 @@ async def reasons(runtime: Runtime, sweep: str, run: SweepRun) -> list[str]:
 
 
 async def _failed_call(runtime: Runtime, run: SweepRun) -> list[str]:
-    failed = [c for c in await runtime.store.calls_of(run.run_id) if c.state == "failed"]
+    calls = await runtime.store.calls_of(run.run_id)
+    failed = [call for call in calls if call.state in ("failed", "ambiguous")]
     last = failed[-1:]
     return [f"Its last failed model call ({c.role}, {c.model}): {c.detail or ''}" for c in last]
 

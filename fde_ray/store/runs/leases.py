@@ -117,6 +117,13 @@ class Leases:
         epoch = await self._db.write(change)
         return Lease(holder, wanted, epoch, now + ttl.total_seconds())
 
+    async def refuse_if_held(self) -> None:
+        """UserError names another living process that supervises runs of this store."""
+        now, me = self._clock.now(), this_process()
+        rows = await self._db.read(lambda t: t.all(_HOLDERS, first=0, last=SHARDS - 1, now=now))
+        for row in rows:
+            self._refuse_living(row, me)
+
     async def lease_holder(self) -> LeaseOwner | None:
         """Return a living process that holds shards; None = nobody supervises now."""
         now = self._clock.now()
