@@ -20,6 +20,7 @@ from .journal import Journal, start_time
 from .launching import Launched, NotIsolated, NotStarted, assert_isolated, launch
 from .limits import Cgroups, Watchdog, group_name
 from .mailbox import Letter, Mailbox
+from .places import localised
 from .plane import GivenUp, Plane, insist
 from .relay import Relay
 from .snapshots import Snapshots
@@ -183,10 +184,11 @@ class Shim:
 
     def _start_message(self, inputs: Inputs, staging: Staging) -> dict[str, Any]:
         is_bare = self._config.runtime.name == "none"
+        paths = staging.paths() if is_bare else {}
         return {
             "type": "start",
             "agent": inputs.scaffold,
-            "prompt": inputs.prompt,
+            "prompt": localised(inputs.prompt, paths),
             "model": inputs.model,
             "settings": inputs.settings,
             "max_steps": inputs.max_steps,
@@ -194,7 +196,7 @@ class Shim:
             "has_questions": inputs.has_questions,
             "workdir": inputs.workdir,
             "watched": inputs.collect,
-            "paths": staging.paths() if is_bare else {},
+            "paths": paths,
             "memory_bytes": inputs.limits.memory_bytes,
             "disk_bytes": inputs.limits.disk_bytes,
             "processes": inputs.limits.processes,

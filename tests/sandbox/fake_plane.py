@@ -248,6 +248,23 @@ class FakePlane:
         return self.turns[min(len(self.turn_bodies), len(self.turns)) - 1]
 
 
+def extraction(plane: FakePlane, workspace: bytes) -> None:
+    """Make the plane's session an extraction try on this workspace archive."""
+    plane.archives |= {"workspace": workspace, "extract": archive({"s.json": b"{}"})}
+    plane.inputs |= {
+        "role": "extract",
+        "evaluate": True,
+        "workdir": "/scratch",
+        "collect": "/out",
+        "exclude": [],
+        "mounts": [
+            {"archive": "workspace", "at": "/input/workspace", "read_only": True},
+            {"archive": "extract", "at": "/input/case", "read_only": True},
+        ],
+        "files": [{"at": "/input/workspace/_agent_summary.md", "text": "It is r.csv."}],
+    }
+
+
 class _Server(ThreadingMixIn, UnixStreamServer):
     daemon_threads = True
     request_queue_size = 64

@@ -12,7 +12,16 @@ from fde_ray.model.session import SessionLimits
 from fde_ray.sandbox.local import LocalSandbox
 from fde_ray.sandbox.records import Handle, Once, SessionStart
 from fde_ray.shim.inputs import CgroupSite
-from tests.sandbox.fake_plane import LIMITS, MIB, SECRET, FakePlane, runs, says
+from tests.sandbox.fake_plane import (
+    LIMITS,
+    MIB,
+    SECRET,
+    FakePlane,
+    archive,
+    extraction,
+    runs,
+    says,
+)
 
 pytestmark = pytest.mark.sandbox
 
@@ -21,7 +30,7 @@ async def played(sandbox: LocalSandbox, plane: FakePlane) -> Handle:
     handle = await sandbox.start(
         SessionStart(
             subject=str(plane.inputs["subject"]),
-            role="solve",
+            role=plane.inputs["role"],
             plane_socket=str(plane.socket),
             secret=SECRET,
             limits=SessionLimits(**LIMITS),
@@ -93,6 +102,8 @@ async def test_unsafe_mode_runs_on_the_host_and_says_so(plane: FakePlane, tmp_pa
     assert await sandbox.state(handle) == "ended", await sandbox.outcome(handle)
     assert plane.files(plane.final()) == {b"out/a": b"b"}
     assert "bdo it" in plane.tool_outputs()
+    said = plane.chats[0]["messages"][1]["content"]
+    assert said == f"work in {handle.dir}/box/m0", "the model is told where things really are"
     left = [p for p in Path("/proc").glob("[0-9]*/cmdline") if b"71.5" in _read(p)]  # noqa: ASYNC240
     assert left == []
     await sandbox.remove(handle)
@@ -103,6 +114,21 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+async def test_unsafe_extraction_reaches_the_evaluator(plane: FakePlane, tmp_path: Path) -> None:
+    sandbox = LocalSandbox(tmp_path / "out" / "home", SandboxProfile(), unsafe=True)
+    extraction(plane, archive({"r.csv": b"1"}))
+    command = (
+        "cat /input/workspace/_agent_summary.md; cp /input/workspace/r.csv /out; "
+        "evaluate --data-dir /input/case --submission-dir /out; python3 evaluate /out"
+    )
+    plane.model = [says(None, ("run", {"command": command})), says("done")]
+    handle = await played(sandbox, plane)
+    assert plane.tool_outputs().startswith('It is r.csv.{"score": null}\n')
+    assert len(plane.evaluated) == 2
+    assert plane.files(plane.final()) == {b"r.csv": b"1"}
+    await sandbox.remove(handle)
 
 
 async def test_unsafe_program_finds_its_mounts_where_the_box_has_them(tmp_path: Path) -> None:

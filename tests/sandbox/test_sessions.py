@@ -18,7 +18,16 @@ from fde_ray.sandbox.local import LocalSandbox
 from fde_ray.sandbox.packing import build_zipapp
 from fde_ray.sandbox.records import SandboxFacts
 from tests.sandbox.conftest import Play
-from tests.sandbox.fake_plane import LIMITS, MIB, FakePlane, archive, refusal, runs, says
+from tests.sandbox.fake_plane import (
+    LIMITS,
+    MIB,
+    FakePlane,
+    archive,
+    extraction,
+    refusal,
+    runs,
+    says,
+)
 
 pytestmark = pytest.mark.sandbox
 
@@ -68,23 +77,6 @@ async def test_questions_are_answered_within_one_conversation(plane: FakePlane, 
     await play(plane)
     said = [m["content"] for m in plane.chats[-1]["messages"][1:]]
     assert said[:3] == ["please", "why?", "Q: why?\nA: because"]
-
-
-def extraction(plane: FakePlane, workspace: bytes) -> None:
-    """Make the plane's session an extraction try on this workspace archive."""
-    plane.archives |= {"workspace": workspace, "extract": archive({"s.json": b"{}"})}
-    plane.inputs |= {
-        "role": "extract",
-        "evaluate": True,
-        "workdir": "/scratch",
-        "collect": "/out",
-        "exclude": [],
-        "mounts": [
-            {"archive": "workspace", "at": "/input/workspace", "read_only": True},
-            {"archive": "extract", "at": "/input/case", "read_only": True},
-        ],
-        "files": [{"at": "/input/workspace/_agent_summary.md", "text": "It is r.csv."}],
-    }
 
 
 async def test_extraction_sees_its_mounts_and_reaches_the_evaluator(
