@@ -211,15 +211,21 @@ class S3Store:
 
     async def _page(self, prefix: str, token: str | None) -> Any:
         further = {"ContinuationToken": token} if token else {}
-        return await self.connection.repeated(
-            f"keys {prefix}",
-            lambda client: client.list_objects_v2(
+        what = f"keys {prefix}"
+
+        def listed(client: Any) -> Any:
+            page = client.list_objects_v2(
                 Bucket=self.settings.bucket,
                 Prefix=self.key_prefix + prefix,
                 MaxKeys=LIST_PAGE,
                 **further,
-            ),
-        )
+            )
+            # An empty reply parses as a page without keys: never take it for an empty store.
+            if page.get("IsTruncated") is None:
+                raise S3Trouble(Trouble.CORRUPT, f"{what}: the reply is no list")
+            return page
+
+        return await self.connection.repeated(what, listed)
 
     def _own_keys(self, contents: Iterable[Any], prefix: str) -> Sequence[str]:
         names = (str(entry.get("Key", "")) for entry in contents)

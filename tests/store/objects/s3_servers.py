@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import os
@@ -53,6 +54,8 @@ class Fault:
     """Monotonic time; up to then every fitting request meets the fault."""
     after: bool = False
     """The request is carried out before the fault strikes."""
+    delay_s: float = 0.0
+    """How long the server is silent before it does what the rest says."""
     cut: bool = False
     """The connection ends without a reply."""
     headers: dict[str, str] = field(default_factory=dict)
@@ -177,6 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
         with self.s3.lock:
             status, headers, body = self._answer()
         if fault and fault.after:
+            time.sleep(fault.delay_s)
             self._strike(fault)
             return
         if fault and fault.spoil:
@@ -336,6 +340,15 @@ def _error(code: str, message: str = "injected") -> bytes:
 def _framed(data: bytes) -> bytes:
     tail = b"0\r\nx-amz-checksum-crc32:AAAAAA==\r\n\r\n"
     return f"{len(data):x}\r\n".encode() + data + b"\r\n" + tail
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread or process brings about."""
+    for _ in range(int(START_S / 0.005)):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it did not come about")
 
 
 @contextmanager
