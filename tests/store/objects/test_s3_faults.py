@@ -14,7 +14,8 @@ from fde_ray.store.errors import KeyMissing
 from fde_ray.store.objects.s3 import S3Store
 from fde_ray.store.objects.s3_reading import WINDOW_BYTES
 from tests.store.builders import ManualClock
-from tests.store.objects.s3_servers import ENVIRON, FakeS3, Fault, Stored, make_settings
+from tests.store.objects.fake_s3 import FakeS3, Fault, Stored
+from tests.store.objects.s3_servers import ENVIRON, make_settings
 
 DATA = os.urandom(100_000)
 FOREVER = 10**9

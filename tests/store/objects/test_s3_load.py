@@ -14,7 +14,8 @@ from fde_ray.store.objects import s3_connection
 from fde_ray.store.objects.pacing import FLOOR, Pace
 from fde_ray.store.objects.s3 import S3Store
 from tests.store.builders import ManualClock
-from tests.store.objects.s3_servers import ENVIRON, FakeS3, Fault, make_settings
+from tests.store.objects.fake_s3 import FakeS3, Fault
+from tests.store.objects.s3_servers import ENVIRON, make_settings
 
 
 async def test_s03_writes_of_200_all_land_through_slow_down_and_429(s3: FakeS3) -> None:

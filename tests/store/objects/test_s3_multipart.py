@@ -13,15 +13,8 @@ from fde_ray.model.errors import StoreError
 from fde_ray.store.objects.s3 import S3Store
 from fde_ray.store.objects.sweeping import sweep_uploads
 from tests.store.builders import ManualClock
-from tests.store.objects.s3_servers import (
-    ENVIRON,
-    FakeS3,
-    Fault,
-    Stored,
-    Upload,
-    make_settings,
-    until,
-)
+from tests.store.objects.fake_s3 import FakeS3, Fault, Stored, Upload
+from tests.store.objects.s3_servers import ENVIRON, make_settings, until
 from tests.store.programs import killed, running
 
 LARGE = os.urandom(6 << 20)

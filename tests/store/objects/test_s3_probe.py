@@ -11,7 +11,7 @@ from fde_ray.store.objects.s3 import S3Store
 from fde_ray.store.objects.s3_errors import StoreUnfit
 from fde_ray.store.objects.s3_probe import probe
 from tests.store.builders import ManualClock
-from tests.store.objects.s3_servers import FakeS3, Fault
+from tests.store.objects.fake_s3 import FakeS3, Fault
 
 
 @pytest.mark.parametrize("mode", ["when_required", "when_supported"])
