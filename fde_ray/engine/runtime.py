@@ -15,10 +15,11 @@ from fde_ray.cases.records import Case, Probe
 from fde_ray.gateway.plane import Plane
 from fde_ray.gateway.tokens import TokenSigner, load_signing_key
 from fde_ray.grading.scoring import Scorer
+from fde_ray.llm.client import Chat
 from fde_ray.llm.offline import OfflineProvider
 from fde_ray.llm.router import ModelRouter
 from fde_ray.metering.ledger import MeteredChat
-from fde_ray.metering.prices import load_prices
+from fde_ray.metering.prices import PriceTable, load_prices
 from fde_ray.model.clock import Clock, SystemClock
 from fde_ray.model.errors import UserError
 from fde_ray.model.profile import Profile
@@ -99,21 +100,23 @@ async def opened_runtime(
     clock: Clock | None = None,
     environ: Mapping[str, str] | None = None,
     sandbox: Sandbox | None = None,
+    cases: Mapping[str, Case] | None = None,
+    chat: Chat | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open stores and clients of this machine's state folder; close them at the end.
 
-    sandbox: None = the local one of the profile.
+    None: sandbox and cases of the profile; chat = the endpoints of the profile.
     """
     clock = clock or SystemClock()
     home = home_of(profile, os.environ if environ is None else environ)
-    cases = CasesWhenNeeded(lambda: cases_of(profile))
+    cases = cases or CasesWhenNeeded(lambda: cases_of(profile))
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(RunStore(home.database, clock))
         objects = FolderStore(home.objects)
         stack.callback(objects.close)
-        router = ModelRouter(profile.endpoints, OfflineProvider(_probes(cases)))
-        stack.push_async_callback(router.aclose)
-        calls = MeteredChat(router, store, load_prices(_price_path(profile)), clock)
+        chat = chat or ModelRouter(profile.endpoints, OfflineProvider(_probes(cases)))
+        stack.push_async_callback(chat.aclose)
+        calls = MeteredChat(chat, store, _prices(profile), clock)
         stack.push_async_callback(calls.aclose)
         sandbox = sandbox or LocalSandbox(home.sandboxes, profile.sandbox, unsafe=unsafe)
         signer = TokenSigner(load_signing_key(home.root), clock)
@@ -155,8 +158,11 @@ def _probes(cases: Mapping[str, Case]) -> Callable[[str, str], Probe]:
     return probe_of
 
 
-def _price_path(profile: Profile) -> Path | None:
-    return Path(profile.prices).expanduser() if profile.prices else None
+def _prices(profile: Profile) -> PriceTable:
+    return load_prices(Path(profile.prices).expanduser()) if profile.prices else _shipped_prices()
+
+
+_shipped_prices = cache(load_prices)
 
 
 def _pack(name: str, folder: Path) -> PromptPack:

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from fde_ray.model.base import sha256_hex
+from fde_ray.model.errors import StoreError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.grading import PointCoverage, Route
 from fde_ray.model.plan import RunPlan
@@ -64,15 +65,20 @@ class Stages:
     async def retry(self, tries: int, kind: FailureKind, detail: str) -> None:
         """Count a try of the grading that failed, and forget the routes at fault, so that they run
         again; routes with a vote stay."""
-        found = zip(self._route_keys, await self.routes(), strict=True)
-        self._route_keys = [key for key, route in found if route.failure not in GRADING_FAULTS]
+        await self._forget_faults()
         await self._save(tries=tries, failure=kind, detail=detail)
 
     async def give_up(self, tries: int, kind: FailureKind, detail: str) -> None:
-        """The grade is missing; a run that was on its way to it is put aside."""
+        """The grade is missing until a user resumes; a run on its way to it is put aside."""
+        await self._forget_faults()
         plan, epoch = self._plan, self._epoch
         pending, missing = GradeState.PENDING, GradeState.GRADE_MISSING
-        changes = {"tries": tries, "failure": kind, "detail": detail}
+        changes = {
+            "tries": tries,
+            "failure": kind,
+            "detail": detail,
+            "progress": self._progress(),
+        }
         await self._store.move_grade(plan.run_id, plan.grade_id, epoch, pending, missing, **changes)
         await self.put_aside(kind.value, detail)
 
@@ -119,9 +125,19 @@ class Stages:
             self._epoch,
             GradeState.PENDING,
             GradeState.PENDING,
-            progress={"routes": self._route_keys, "coverage": self._coverage_key},
+            progress=self._progress(),
             **changes,
         )
+
+    def _progress(self) -> dict[str, Any]:
+        return {"routes": self._route_keys, "coverage": self._coverage_key}
+
+    async def _forget_faults(self) -> None:
+        try:
+            found = list(zip(self._route_keys, await self.routes(), strict=True))
+        except (StoreError, ValueError):
+            found = []  # what cannot be read is made again
+        self._route_keys = [key for key, route in found if route.failure not in GRADING_FAULTS]
 
 
 _ORDER = (Phase.EXTRACTING, Phase.SCORING, Phase.JUDGING, Phase.COMMITTING)

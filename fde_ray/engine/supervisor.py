@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from fde_ray.model.errors import FdeRayError, RunFailure, SandboxError, Superseded
+from fde_ray.model.errors import FdeRayError, RunFailure, SandboxError, StoreError, Superseded
 from fde_ray.model.failures import FAILURES, FailureKind
 from fde_ray.model.ids import RunId, attempt_id
 from fde_ray.model.plan import RunPlan
@@ -143,6 +143,8 @@ class Supervisor:
     async def _answered(self, run: RunRow, plan: RunPlan, attempt: AttemptRow) -> RunRow:
         try:
             await self._conversation.answer(plan, attempt.subject, self._epoch)
+        except StoreError:
+            raise  # nothing that a new attempt would mend
         except RunFailure as failure:
             return await self._lose(run, attempt, Loss(failure.kind, failure.detail))
         return run

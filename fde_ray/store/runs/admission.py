@@ -27,7 +27,7 @@ _WANTED = (
     .where(_W.run_id == _R.run_id, _SW.state != "cancelled")
     .correlate(schema.runs)
 )
-_ADMITTED = (
+ADMITTED = (
     exists()
     .select_from(_WANTS)
     .where(_W.run_id == _R.run_id, _SW.state == "running")
@@ -36,7 +36,7 @@ _ADMITTED = (
 _LIVE = among(_R.phase, *(p.value for p in Phase if not p.is_terminal and p is not Phase.QUEUED))
 _RUNNABLE = Statement(
     select(*_ROW, _R.plan)
-    .where(_R.phase == Phase.QUEUED.value, _ADMITTED)
+    .where(_R.phase == Phase.QUEUED.value, ADMITTED)
     .order_by(_R.place, _R.queued_at)
     .limit(b("limit_"))
 )

@@ -17,6 +17,7 @@ from fde_ray.model.states import Phase, SolveEnd
 from fde_ray.store.errors import RowMissing
 
 from . import schema
+from .admission import ADMITTED
 from .database import Database, Statement, Transaction, among, inserting, updating
 from .leases import check_epoch
 from .rows import AttemptRole, AttemptRow, Epoch
@@ -65,6 +66,7 @@ _NEXT_ATTEMPT = updating(
     _R.run_id == b("run_id_"),
     _R.phase == b("expect_"),
     _R.attempt == b("last_"),
+    ADMITTED,
     columns=("phase", "attempt", "solve_end", "failure", "detail", "updated_at"),
     started_at=func.coalesce(_R.started_at, b("now_")),
 )
@@ -141,7 +143,8 @@ class Supervision:
     ) -> None:
         """Open solving attempt `inputs.subject` (`<run>.<n>`, n = the run's attempt + 1) and move.
 
-        Superseded when the run is elsewhere, n is taken, or another driver holds the run.
+        Superseded when the run is elsewhere, n is taken, no running sweep wants the run any more,
+        or another driver holds it.
         """
         text, now = inputs.model_dump_json(), self._clock.now()
         number = int(inputs.subject.rpartition(".")[2])
@@ -150,7 +153,7 @@ class Supervision:
             check_epoch(t, run_id, epoch)
             t.cas(
                 _NEXT_ATTEMPT,
-                f"run {run_id} is not in {expect.value} before attempt {number}",
+                f"run {run_id} is not in {expect.value} before attempt {number}, or must wait",
                 run_id_=run_id,
                 expect_=expect.value,
                 last_=number - 1,
