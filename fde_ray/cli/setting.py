@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
+    from fde_ray.engine.naming import Names
     from fde_ray.engine.runtime import Runtime
     from fde_ray.model.profile import Profile
     from fde_ray.model.specs import SweepSpec
@@ -71,22 +72,66 @@ def preset(name: str) -> SweepSpec:
     return parse_document(preset_text(name), SweepSpec, path=f"preset {name}")
 
 
-def spec_from(name: str) -> SweepSpec:
+class SpecSource(NamedTuple):
+    """A spec with the text that it was read from."""
+
+    spec: SweepSpec
+    text: str | bytes
+    path: str
+
+
+def spec_from(name: str) -> SpecSource:
     """Return the spec of a YAML file, or of a preset of that name."""
     from fde_ray.model.documents import parse_document
     from fde_ray.model.errors import UserError
     from fde_ray.model.specs import SweepSpec
-    from fde_ray.presets import NAMES
+    from fde_ray.presets import NAMES, preset_text
 
     path = Path(name)
     if path.is_file():
-        return parse_document(document(path), SweepSpec, path=name)
+        text = document(path)
+        return SpecSource(parse_document(text, SweepSpec, path=name), text, name)
     if name in NAMES:
-        return preset(name)
+        return SpecSource(preset(name), preset_text(name), f"preset {name}")
     if path.is_dir():
         raise UserError(f"{name} is a folder; give the YAML file of a SweepSpec")
     known = ", ".join(NAMES)
     raise UserError(f"there is no file {name!r}, and no preset of that name; presets: {known}")
+
+
+def checked(source: SpecSource, spec: SweepSpec, profile: Profile) -> SweepSpec:
+    """Return `spec`, a part of the source's; SpecError with the line of the first unknown name."""
+    from fde_ray.engine.naming import name_faults
+    from fde_ray.model.documents import line_of
+    from fde_ray.model.errors import SpecError
+
+    for fault in name_faults(spec, names_here(profile)):
+        line = line_of(source.text, in_source(source.spec, spec, fault.loc))
+        raise SpecError(fault.message, path=source.path, line=line)
+    return spec
+
+
+def names_here(profile: Profile) -> Names:
+    from fde_ray.engine.naming import Names
+    from fde_ray.engine.runtime import cases_of
+    from fde_ray.llm.router import leads_anywhere
+    from fde_ray.scaffolds import scaffold
+
+    return Names(
+        cases_of(profile), scaffold, lambda model: leads_anywhere(model, profile.endpoints)
+    )
+
+
+def in_source(
+    whole: SweepSpec, part: SweepSpec, loc: tuple[str | int, ...]
+) -> tuple[str | int, ...]:
+    """Return the place in the whole spec of a place in one that keeps some cases and systems."""
+    if loc[0] == "cases":
+        return ("cases", whole.cases.index(part.cases[int(loc[1])]))
+    if loc[0] == "systems":
+        names = [system.name for system in whole.systems]
+        return ("systems", names.index(part.systems[int(loc[1])].name), *loc[2:])
+    return loc
 
 
 @asynccontextmanager

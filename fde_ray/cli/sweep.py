@@ -34,12 +34,19 @@ CaseOption = Annotated[
         "--case", metavar="ID", help="Only this case of the spec; repeatable.", show_default=False
     ),
 ]
+AvailableOption = Annotated[
+    bool,
+    typer.Option(
+        "--available", help="Leave out cases and systems that are not here, instead of refusing."
+    ),
+]
 
 
 @app.command()
 def plan(
     spec: SpecArgument,
     case: CaseOption = None,
+    available: AvailableOption = False,
     profile: ProfileOption = None,
     json_: JsonOption = False,
 ) -> None:
@@ -51,15 +58,18 @@ def plan(
 
       fde-ray sweep plan my_sweep.yaml --case 017 --json
     """
-    from .setting import profile_from, spec_from, wait_for
+    from .setting import profile_from, wait_for
 
-    wait_for(show_plan(profile_from(profile), narrowed(spec_from(spec), case), json_=json_))
+    chosen = profile_from(profile)
+    document = chosen_spec(spec, case, chosen, only_available=available)
+    wait_for(show_plan(chosen, document, json_=json_))
 
 
 @app.command()
 def submit(
     spec: SpecArgument,
     case: CaseOption = None,
+    available: AvailableOption = False,
     profile: ProfileOption = None,
     json_: JsonOption = False,
     html: HtmlOption = None,
@@ -79,9 +89,10 @@ def submit(
     """
     from .output import emit_json, note
     from .running import carried_out, finish, resuming
-    from .setting import profile_from, spec_from, wait_for
+    from .setting import profile_from, wait_for
 
-    chosen, document = profile_from(profile), narrowed(spec_from(spec), case)
+    chosen = profile_from(profile)
+    document = chosen_spec(spec, case, chosen, only_available=available)
     name = document.name
     if dry_run:
         wait_for(show_plan(chosen, document, json_=json_))
@@ -178,6 +189,21 @@ def status(
             for row in rows
         ],
     )
+
+
+def chosen_spec(
+    name: str, cases: list[str] | None, profile: Profile, *, only_available: bool
+) -> SweepSpec:
+    """Return the spec of a file or preset, narrowed as asked, every name in it known here."""
+    from fde_ray.engine.naming import available
+
+    from .setting import checked, names_here, spec_from
+
+    source = spec_from(name)
+    spec = narrowed(source.spec, cases)
+    if only_available:
+        spec = available(spec, names_here(profile))
+    return checked(source, spec, profile)
 
 
 def narrowed(spec: SweepSpec, cases: list[str] | None) -> SweepSpec:

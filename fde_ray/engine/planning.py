@@ -6,25 +6,24 @@ plans; nothing later looks at the spec again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from fde_ray.cases.probes import list_probes
 from fde_ray.cases.records import Case
 from fde_ray.cases.staging import data_files
 from fde_ray.model.base import sha256_hex
 from fde_ray.model.errors import UserError
-from fde_ray.model.ids import GradeIdentity, RunIdentity, grade_id, run_id
+from fde_ray.model.ids import GradeId, GradeIdentity, RunIdentity, grade_id, run_id
 from fde_ray.model.plan import RunPlan
-from fde_ray.model.specs import Cell, SweepSpec, System
+from fde_ray.model.specs import Cell, Condition, SweepSpec
 from fde_ray.model.states import Channel, ConditionKind
 from fde_ray.protocol.conditions import oracle_points, solving_prompt
 from fde_ray.protocol.packs import PromptPack
 from fde_ray.scaffolds import Scaffold
 
+from .naming import Names, name_faults
+
 WORKSPACE = "/workspace"
-SCRIPTED = "scripted"
-"""The scaffold whose model names a probe of the case."""
 
 
 class Planner(NamedTuple):
@@ -36,23 +35,11 @@ class Planner(NamedTuple):
 
 
 def plan_sweep(spec: SweepSpec, planner: Planner) -> tuple[RunPlan, ...]:
-    """Return one plan per cell, in admission order; SpecError or CaseError if a name is unknown."""
-    for system in spec.systems:
-        planner.scaffold(system.scaffold).check(system)
-        if system.scaffold == SCRIPTED:
-            _check_probe(system, spec.cases, planner.cases)
-    return tuple(_plan(spec, cell, planner) for cell in spec.cells())
-
-
-def _check_probe(system: System, case_ids: Sequence[str], cases: Mapping[str, Case]) -> None:
-    probe = system.model.rpartition("/")[2]
-    for case_id in case_ids:
-        known = list_probes(cases[case_id])
-        if probe not in known:
-            raise UserError(
-                f"system {system.name!r}: case {case_id} has no probe {probe!r};"
-                f" known: {', '.join(known)}"
-            )
+    """Return one plan per cell, in admission order; UserError if a name is unknown."""
+    for fault in name_faults(spec, Names(planner.cases, planner.scaffold)):
+        raise UserError(fault.message)
+    desk = _Desk(spec, planner)
+    return tuple(desk.plan(cell) for cell in spec.cells())
 
 
 def chosen_points(case: Case, cell: Cell) -> tuple[str, ...] | None:
@@ -63,47 +50,73 @@ def chosen_points(case: Case, cell: Cell) -> tuple[str, ...] | None:
     return oracle_points(case.slug, cell.repeat, cell.condition.percent, keys)
 
 
-def _plan(spec: SweepSpec, cell: Cell, planner: Planner) -> RunPlan:
-    case = planner.cases[cell.case_id]
-    scaffold = planner.scaffold(cell.system.scaffold)
-    channel = cell.system.channel or scaffold.channel
-    points = chosen_points(case, cell)
-    prompt = _prompt(case, cell, points, planner.pack)
-    run = _run_identity(spec, cell, case, channel, scaffold.lock_hash, prompt, planner.pack)
-    grade = _grade_identity(spec, case, planner.pack)
-    return RunPlan(
-        run_id=run_id(run),
-        grade_id=grade_id(grade),
-        sweep=spec.name,
-        case_id=cell.case_id,
-        condition=cell.condition,
-        system=cell.system,
-        repeat=cell.repeat,
-        channel=channel,
-        oracle_points=points,
-        prompt=prompt,
-        limits=spec.limits,
-        customer=spec.customer,
-        panel=spec.panel,
-        detectors=spec.detector_models,
-        judges=spec.judge_models,
-        prompt_pack=spec.prompt_pack,
-        budget_usd_per_run=spec.budget_usd_per_run,
-        identity=run,
-        grade_identity=grade,
-    )
+class _Desk:
+    """Plans cell after cell; what many cells share is made once."""
+
+    def __init__(self, spec: SweepSpec, planner: Planner) -> None:
+        self._spec, self._planner = spec, planner
+        self._files: dict[str, tuple[str, ...]] = {}
+        self._prompts: dict[_PromptKey, str] = {}
+        self._grades: dict[str, tuple[GradeIdentity, GradeId]] = {}
+
+    def plan(self, cell: Cell) -> RunPlan:
+        spec, pack = self._spec, self._planner.pack
+        case = self._planner.cases[cell.case_id]
+        scaffold = self._planner.scaffold(cell.system.scaffold)
+        channel = cell.system.channel or scaffold.channel
+        points = chosen_points(case, cell)
+        prompt = self._prompt(case, cell.condition, points)
+        run = _run_identity(spec, cell, case, channel, scaffold.lock_hash, prompt, pack)
+        grade, grade_name = self._grade(case)
+        return RunPlan(
+            run_id=run_id(run),
+            grade_id=grade_name,
+            sweep=spec.name,
+            case_id=cell.case_id,
+            condition=cell.condition,
+            system=cell.system,
+            repeat=cell.repeat,
+            channel=channel,
+            oracle_points=points,
+            prompt=prompt,
+            limits=spec.limits,
+            customer=spec.customer,
+            panel=spec.panel,
+            detectors=spec.detector_models,
+            judges=spec.judge_models,
+            prompt_pack=spec.prompt_pack,
+            budget_usd_per_run=spec.budget_usd_per_run,
+            identity=run,
+            grade_identity=grade,
+        )
+
+    def _grade(self, case: Case) -> tuple[GradeIdentity, GradeId]:
+        if case.case_id not in self._grades:
+            grade = _grade_identity(self._spec, case, self._planner.pack)
+            self._grades[case.case_id] = grade, grade_id(grade)
+        return self._grades[case.case_id]
+
+    def _prompt(self, case: Case, condition: Condition, points: tuple[str, ...] | None) -> str:
+        key = case.case_id, condition.kind, points
+        if key not in self._prompts:
+            self._prompts[key] = solving_prompt(
+                self._planner.pack,
+                condition,
+                workspace=WORKSPACE,
+                data_files=self._data_files(case),
+                instruction=case.instruction,
+                information=case.information if condition.kind is ConditionKind.FULL else "",
+                answers=tuple(case.point(point).answer for point in points or ()),
+            )
+        return self._prompts[key]
+
+    def _data_files(self, case: Case) -> tuple[str, ...]:
+        if case.case_id not in self._files:
+            self._files[case.case_id] = data_files(case)
+        return self._files[case.case_id]
 
 
-def _prompt(case: Case, cell: Cell, points: tuple[str, ...] | None, pack: PromptPack) -> str:
-    return solving_prompt(
-        pack,
-        cell.condition,
-        workspace=WORKSPACE,
-        data_files=data_files(case),
-        instruction=case.instruction,
-        information=case.information if cell.condition.kind is ConditionKind.FULL else "",
-        answers=tuple(case.point(key).answer for key in points or ()),
-    )
+_PromptKey = tuple[str, ConditionKind, tuple[str, ...] | None]
 
 
 def _run_identity(

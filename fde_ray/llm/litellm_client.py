@@ -23,6 +23,15 @@ from .keys import ApiKey, read_key
 from .replies import NOT_SENT, REJECTED, parse_chunk, parse_reply, retry_after_s
 
 
+def knows_provider(model: str) -> bool:
+    """Whether litellm can tell the provider from the model's name. Imports litellm."""
+    try:
+        load_sdk().get_llm_provider(model)
+    except Exception:  # noqa: BLE001 - litellm raises its own kinds of refusal
+        return False
+    return True
+
+
 class LiteLLM:
     """Calls one endpoint's models. `sdk`: the module itself, given by tests."""
 

@@ -10,7 +10,7 @@ from fde_ray.model.clock import Clock, SystemClock
 from fde_ray.model.profile import Endpoint
 
 from .client import Chat
-from .litellm_client import LiteLLM
+from .litellm_client import LiteLLM, knows_provider
 from .openai_http import OpenAIHttp
 
 OFFLINE = "offline/"
@@ -59,6 +59,13 @@ class ModelRouter:
         if place not in self._clients:
             self._clients[place] = self._make_client(self._endpoints[place], self._clock)
         return self._clients[place]
+
+
+def leads_anywhere(model: str, endpoints: Sequence[Endpoint]) -> bool:
+    """Whether a call of this model has an address: an endpoint's, or one that litellm knows."""
+    if any(matches(e.match, model) and e.base_url is not None for e in endpoints):
+        return True
+    return knows_provider(model)
 
 
 def matches(pattern: str, model: str) -> bool:

@@ -28,9 +28,12 @@ def parse_document(text: str | bytes, record: type[R], *, path: str = "") -> R:
         return record.model_validate(value)
     except ValidationError as error:
         first = error.errors()[0]
-        raise SpecError(
-            _message(first), path=path, line=_line(node, first["loc"], first["type"])
-        ) from error
+        raise SpecError(_message(first), path=path, line=_line(node, first["loc"])) from error
+
+
+def line_of(text: str | bytes, loc: tuple[int | str, ...]) -> int:
+    """Return the line of a value in a document that was read before; `loc` as pydantic has it."""
+    return _line(_node(text, ""), loc)
 
 
 def _node(text: str | bytes, path: str) -> yaml.Node:
@@ -78,7 +81,7 @@ def _value(node: yaml.Node, path: str, depth: int) -> Any:
         raise SpecError(f"cannot read {str(node.value)[:40]!r}", path=path, line=line) from error
 
 
-def _line(node: yaml.Node, loc: tuple[int | str, ...], kind: str) -> int:
+def _line(node: yaml.Node, loc: tuple[int | str, ...]) -> int:
     line = node.start_mark.line + 1
     for part in loc:
         if isinstance(node, yaml.MappingNode):

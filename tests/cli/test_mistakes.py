@@ -64,10 +64,26 @@ DOCUMENTS = {
     "not text": ("\udcff\udcfe", "utf-8"),
     "unknown key": (SPEC + "repats: 3\n", ":10: unknown key 'repats'"),
     "bad unit": (SPEC + "limits: {time: 10 fortnights}\n", "12h"),
-    "unknown case": (SPEC.replace('"017"', '"099"'), "known cases: 017"),
+    "unknown case": (SPEC.replace('"017"', '"099"'), ":3: unknown case '099'; known: 017"),
+    "second case unknown": (
+        SPEC.replace('"017"', '"017",\n  "099"'),
+        ":4: unknown case '099'; known: 017",
+    ),
+    "unknown agent model": (
+        SPEC.replace("scripted, model: offline/literal", "minimal, model: nowhere/m"),
+        ":9: unknown model 'nowhere/m'",
+    ),
+    "unknown customer model": (
+        SPEC.replace("offline/customer", "nowhere/m"),
+        ":6: unknown model 'nowhere/m'",
+    ),
+    "unknown panel model": (
+        SPEC.replace("offline/e-3", "nowhere/m"),
+        ":7: unknown model 'nowhere/m'",
+    ),
     "unknown condition": (SPEC.replace("[hidden]", "[hiden]"), "oracle:25"),
-    "unknown scaffold": (SPEC.replace("scripted", "scriptd"), "known: minimal, scripted"),
-    "unknown probe": (SPEC.replace("offline/literal", "offline/litral"), "known: bypass_blank"),
+    "unknown scaffold": (SPEC.replace("scripted", "scriptd"), ":9: unknown scaffold 'scriptd'"),
+    "unknown probe": (SPEC.replace("offline/literal", "offline/litral"), ":9: system 'literal'"),
     "unknown prompt pack": (SPEC + "prompt_pack: mine\n", "prompt pack 'mine'"),
     "hostile name": (SPEC.replace("name: mine", 'name: "\\e[2J"'), "name"),
     "a tag that runs code": ("a: !!python/object/apply:os.system [ls]", "tag"),
@@ -98,6 +114,30 @@ def test_bad_specs_name_file_and_fault(
     path = tmp_path / "spec.yaml"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     one_line(cli("sweep", "plan", path), says)
+
+
+def test_a_model_of_a_matching_endpoint_needs_no_known_provider(
+    empty_home: Path, cli: CommandLine, tmp_path: Path
+) -> None:
+    spec, profile = tmp_path / "spec.yaml", tmp_path / "profile.yaml"
+    spec.write_text(SPEC.replace("scripted, model: offline/literal", "minimal, model: nowhere/m"))
+    profile.write_text('endpoints: [{match: "nowhere/*", base_url: "http://127.0.0.1:9/v1"}]')
+    ended = cli("sweep", "plan", spec, "--profile", profile, "--json")
+    assert (ended.code, len(ended.json)) == (0, 1)
+
+
+def test_available_leaves_out_what_is_not_here(
+    empty_home: Path, cli: CommandLine, tmp_path: Path
+) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        SPEC.replace('"017"', '"017", "099"')
+        + "  - {name: later, scaffold: opencode, model: offline/literal}\n"
+    )
+    assert cli("sweep", "plan", spec).code == 2
+    ended = cli("sweep", "plan", spec, "--available", "--json")
+    assert [(run["case"], run["system"]) for run in ended.json] == [("017", "literal")]
+    one_line(cli("sweep", "plan", "main", "--available"), "none of the 18 systems")
 
 
 def test_bad_profiles_name_file_and_line(
