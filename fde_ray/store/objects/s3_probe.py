@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from contextlib import closing, suppress
 from typing import Any
+
+from fde_ray.model.clock import Clock
 
 from .s3 import S3Store
 from .s3_errors import S3Trouble, StoreUnfit, Trouble, skew_s, skew_sentence
 from .s3_multipart import MultipartUpload, try_upload
 from .s3_reading import Place
 from .s3_seals import checksums, is_framed, seal_of, sealed
+from .s3_settings import S3Settings
 
 SKEW_REFUSED_S = 300.0
 """A clock that is off this much will be off 15 minutes, when S3 refuses all, some day."""
 PROBE_BYTES = 70_000
 """More than one chunk of a framed upload (64 KiB)."""
+
+
+async def opened_store(
+    settings: S3Settings, environ: Mapping[str, str], *, clock: Clock | None = None
+) -> S3Store:
+    """Return a store that passed the probe; StoreUnfit or UserError says why there is none."""
+    store = S3Store(settings, environ, clock=clock)
+    try:
+        await probe(store)
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 async def probe(store: S3Store) -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from fde_ray.store.objects.s3 import S3Store
 from fde_ray.store.objects.s3_errors import StoreUnfit
-from fde_ray.store.objects.s3_probe import probe
+from fde_ray.store.objects.s3_probe import opened_store, probe
 from tests.store.builders import ManualClock
 from tests.store.objects.fake_s3 import FakeS3, Fault
+from tests.store.objects.s3_servers import ENVIRON, make_settings
 
 
 @pytest.mark.parametrize("mode", ["when_required", "when_supported"])
@@ -21,6 +22,16 @@ async def test_sound_store_passes_and_keeps_nothing(
     await probe(make_store(checksums=mode, prefix="deep/down"))
     assert s3.objects == {}
     assert s3.uploads == {}
+
+
+async def test_store_opens_sound_or_not_at_all(s3: FakeS3, quick: ManualClock) -> None:
+    settings = make_settings(s3.endpoint)
+    store = await opened_store(settings, ENVIRON, clock=quick)
+    assert await store.create("k", b"x")
+    store.close()
+    s3.honours_conditions = False
+    with pytest.raises(StoreUnfit):
+        await opened_store(settings, ENVIRON, clock=quick)
 
 
 @pytest.mark.parametrize(
