@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import os
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from fde_ray.cases.authoring.writers import write_manifest
 from fde_ray.engine.runtime import shipped_cases
 from fde_ray.model.result import RunResult
 from fde_ray.protocol.packs import builtin_pack
@@ -122,10 +123,6 @@ def collected_files(home: Path, run_id: str) -> dict[str, bytes]:
         return {name: file.read() for name, file in found.items() if file is not None}
 
 
-def stored_text(home: Path, *names: str) -> str:
-    return "".join((home / name).read_text(errors="replace") for name in names)
-
-
 def leftovers(home: Path) -> list[str]:
     """Return what still runs for this state folder."""
     needle, mine = os.fsencode(home), []
@@ -139,5 +136,11 @@ def leftovers(home: Path) -> list[str]:
     return mine
 
 
-def documents(text: str) -> Any:
-    return json.loads(text)
+def copied_case(folder: Path, number: str = "017") -> Path:
+    """Return a copy of case 017 below `folder`, under another number."""
+    root = folder / f"{number}_cold_rolling_sequencing"
+    shutil.copytree(CASE, root, ignore=shutil.ignore_patterns("__pycache__"))
+    meta = root / "case.toml"
+    meta.write_text(meta.read_text().replace("id = 17\n", f"id = {int(number)}\n"))
+    write_manifest(root)
+    return root
