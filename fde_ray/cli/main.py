@@ -70,5 +70,12 @@ def main() -> None:
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     readable()
     # A request to end is an interruption: leases are given back, and the way on is told.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _interrupted)
     sys.exit(exit_code(sys.argv[1:]))
+
+
+def _interrupted(*_: object) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A background job of a script ignores SIGINT; SIGTERM still means it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.raise_signal(signal.SIGINT)
