@@ -78,6 +78,8 @@ _BY_CODE = {
     "IncompleteBody": Trouble.TRANSIENT,
     "BadDigest": Trouble.CORRUPT,
     "XAmzContentSHA256Mismatch": Trouble.CORRUPT,
+    "ExpiredToken": Trouble.DENIED,
+    "InvalidToken": Trouble.DENIED,
     "RequestTimeTooSkewed": Trouble.SKEWED,
     "InvalidRange": Trouble.EMPTY_RANGE,
     "NotImplemented": Trouble.UNSUPPORTED,
@@ -140,13 +142,13 @@ def _of_reply(
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status) or Trouble.OTHER
     text = masked(f"{code} {said.get('Message', '')}".strip(), secrets)
     detail = f"{what}: S3 answered {status} {text}"
-    if kind is Trouble.SKEWED:
-        skew = skew_s(headers, now)
-        if skew is None or abs(skew) < SKEW_LIMIT_S:
-            # The clock is right: the request was under way too long. A new one has a new time.
-            kind = Trouble.TRANSIENT
-        else:
-            detail = f"{what}: {skew_sentence(skew)}"
+    skew = skew_s(headers, now)
+    # The reply to a HEAD has no code: only the status says that access is refused.
+    if kind in {Trouble.SKEWED, Trouble.DENIED} and skew and abs(skew) >= SKEW_LIMIT_S:
+        kind, detail = Trouble.SKEWED, f"{what}: {skew_sentence(skew)}"
+    elif kind is Trouble.SKEWED:
+        # The clock is right: the request was under way too long. A new one has a new time.
+        kind = Trouble.TRANSIENT
     return S3Trouble(kind, detail, _retry_after_s(headers))
 
 

@@ -18,13 +18,20 @@ from tests.store.objects.fake_s3 import FakeS3, Fault
 from tests.store.objects.s3_servers import ENVIRON, make_settings
 
 
-async def test_s03_writes_of_200_all_land_through_slow_down_and_429(s3: FakeS3) -> None:
+@pytest.mark.parametrize(
+    ("slow_down_s", "too_many_s"),
+    [(1.0, 0.5), pytest.param(30, 10, marks=pytest.mark.slow)],
+    ids=["short", "full"],
+)
+async def test_s03_writes_of_200_all_land_through_slow_down_and_429(
+    s3: FakeS3, slow_down_s: float, too_many_s: float
+) -> None:
     now = time.monotonic()
     s3.faults = [
-        Fault("PUT", status=503, code="SlowDown", until=now + 1.0),
-        Fault("PUT", status=429, code="", until=now + 1.5),
+        Fault("PUT", status=503, code="SlowDown", until=now + slow_down_s),
+        Fault("PUT", status=429, code="", until=now + slow_down_s + too_many_s),
     ]
-    store = S3Store(make_settings(s3.endpoint, retry_for="60s"), ENVIRON, rng=random.Random(1))
+    store = S3Store(make_settings(s3.endpoint, retry_for="3m"), ENVIRON, rng=random.Random(1))
     made = await asyncio.gather(*(store.create(f"k{n}", b"x") for n in range(200)))
     store.close()
     assert all(made)
