@@ -95,6 +95,7 @@ class RouteRunner:
             self._runtime.cases[plan.case_id].submission_schema,
             graded.workspace,
             plan.panel.evaluator_exception,
+            self._runtime.scorer,
         )
 
     async def _session(self, graded: Graded, number: int) -> AttemptRow:

@@ -122,7 +122,7 @@ async def scored_archive(scorer: Scorer, case: ScoringCase, archive: bytes) -> S
         await unpack_parts(_one(archive), folder, OUTPUT_CAPS)
         digest = await asyncio.to_thread(output_hash, folder)
         try:
-            evaluation = await scorer.evaluate(case, folder)
+            evaluation = await scorer.evaluate(case, folder, digest)
         except EvaluatorFault as fault:
             if fault.kind is FailureKind.GRADER_SANDBOX:
                 raise
@@ -242,8 +242,9 @@ class Extraction:
         schema: SubmissionSchema,
         workspace: Path,
         evaluator_exception: EvaluatorException = "fault",
+        scorer: Scorer | None = None,
     ) -> None:
-        self._sandbox, self._scorer = sandbox, Scorer(sandbox)
+        self._sandbox, self._scorer = sandbox, scorer or Scorer(sandbox)
         self._case, self._schema, self._workspace = case, schema, workspace
         self._evaluator_exception = evaluator_exception
 
@@ -272,7 +273,9 @@ class Extraction:
         if found.verdict == "rejected":
             return facts
         try:
-            return facts.evolve(evaluation=await self._scorer.evaluate(self._case, output))
+            return facts.evolve(
+                evaluation=await self._scorer.evaluate(self._case, output, facts.output_sha256)
+            )
         except EvaluatorFault as fault:
             return facts.evolve(failure=fault.kind, detail=fault.detail)
 

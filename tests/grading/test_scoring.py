@@ -195,3 +195,21 @@ async def test_sandbox_that_does_not_start_is_its_own_kind(folder: Path) -> None
     with pytest.raises(EvaluatorFault) as caught:
         await Scorer(LocalRunOnce(broken=True)).evaluate(case_at(folder), folder / "submission")
     assert caught.value.kind is SANDBOX
+
+
+async def test_equal_output_is_evaluated_once_and_a_fault_is_never_remembered(
+    folder: Path, sandbox: LocalRunOnce
+) -> None:
+    scorer, case, output = Scorer(sandbox), case_at(folder), folder / "submission"
+    write_evaluator(folder, "print(json.dumps(GOOD))")
+    first = await scorer.evaluate(case, output, "a" * 64)
+    assert await scorer.evaluate(case, output, "a" * 64) == first
+    assert len(sandbox.seen) == 1
+    await scorer.evaluate(case, output, "b" * 64)
+    await scorer.evaluate(case, output)
+    assert len(sandbox.seen) == 3
+    write_evaluator(folder, "raise SystemExit(4)")
+    for _ in range(2):
+        with pytest.raises(EvaluatorFault):
+            await scorer.evaluate(case, output, "c" * 64)
+    assert len(sandbox.seen) == 5
