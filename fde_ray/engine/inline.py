@@ -100,7 +100,8 @@ class InlineEngine:
                 await asyncio.gather(task, return_exceptions=True)
             fresh = await self._store.run(run.run_id)
             if not fresh.phase.is_terminal:
-                await self._supervisor.cancel(fresh)
+                with contextlib.suppress(Superseded):  # it moved on meanwhile: look again soon
+                    await self._supervisor.cancel(fresh)
 
     def _launch(self, task: RunTask) -> None:
         """Begin to work on a run, unless that is under way, or its material is not what it was."""

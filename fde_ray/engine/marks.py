@@ -5,7 +5,7 @@ from __future__ import annotations
 from fde_ray.model.states import GradeState, Phase
 from fde_ray.store.objects import ObjectStore
 from fde_ray.store.results import Mark, write_mark
-from fde_ray.store.runs import GradeRow, RunRow, RunStore, SweepRun
+from fde_ray.store.runs import RunStore, SweepRun
 
 
 class Marks:
@@ -14,55 +14,34 @@ class Marks:
 
     async def left(self, run_id: str) -> None:
         """Leave the marks of an ended run in every sweep that wants it."""
-        run = await self._store.run(run_id)
-        if not run.phase.is_terminal:
-            return
-        grades = {grade.grade_id: grade for grade in await self._store.grades_of(run_id)}
-        for sweep, grade_id in await self._store.sweeps_wanting(run_id):
-            mark = _mark_of(run, grades[grade_id])
-            if mark is not None:
-                await write_mark(self._objects, self._tenant, sweep, mark)
+        for sweep, run in await self._store.views_of_run(run_id):
+            await self._left(sweep, run)
 
     async def complete(self, sweep: str) -> None:
         """Leave what is missing among the marks of a sweep: of runs that had ended before it came,
         and of those whose driver died at the wrong moment."""
         for run in await self._store.runs_of_sweep(sweep, tenant=self._tenant):
-            if run.phase.is_terminal and (mark := mark_of(run)) is not None:
-                await write_mark(self._objects, self._tenant, sweep, mark)
+            await self._left(sweep, run)
+
+    async def _left(self, sweep: str, run: SweepRun) -> None:
+        if (mark := mark_of(run)) is not None:
+            await write_mark(self._objects, self._tenant, sweep, mark)
 
 
 def mark_of(run: SweepRun) -> Mark | None:
     """Return the mark of a run as a sweep sees it; None = its grade is still to be made."""
-    failure, detail = run.failure or run.grade_failure, run.detail or run.grade_detail
-    return _mark(
-        run.run_id, run.grade_id, run.phase, run.grade, run.commit_sha, failure, detail or ""
-    )
-
-
-def _mark_of(run: RunRow, grade: GradeRow) -> Mark | None:
-    failure, detail = run.failure or grade.failure, run.detail or grade.detail
-    sha256 = grade.commit_sha
-    return _mark(run.run_id, grade.grade_id, run.phase, grade.state, sha256, failure, detail or "")
-
-
-def _mark(
-    run_id: str,
-    grade_id: str,
-    phase: Phase,
-    grade: GradeState,
-    sha256: str | None,
-    failure: str | None,
-    detail: str,
-) -> Mark | None:
-    has_result = phase is Phase.DONE and grade in (GradeState.SCORED, GradeState.NO_MAJORITY)
-    if phase is Phase.DONE and grade is GradeState.PENDING:
+    if not run.phase.is_terminal or (run.phase is Phase.DONE and run.grade is GradeState.PENDING):
         return None
+    has_result = run.phase is Phase.DONE and run.grade in _WITH_RESULT
     return Mark(
-        run_id=run_id,
-        grade_id=grade_id,
-        phase=phase,
-        grade=grade,
-        result_sha256=sha256 if has_result else None,
-        failure=failure,
-        detail=detail,
+        run_id=run.run_id,
+        grade_id=run.grade_id,
+        phase=run.phase,
+        grade=run.grade,
+        result_sha256=run.commit_sha if has_result else None,
+        failure=run.failure or run.grade_failure,
+        detail=run.detail or run.grade_detail or "",
     )
+
+
+_WITH_RESULT = (GradeState.SCORED, GradeState.NO_MAJORITY)

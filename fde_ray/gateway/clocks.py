@@ -41,6 +41,10 @@ class SessionClocks:
         self._watches: dict[str, _Watch] = {}
         self._heard: dict[str, Heartbeat] = {}
 
+    def starts(self, subject: str) -> None:
+        """The agent has just been started: there is no pause of it to look for."""
+        self._watches.setdefault(subject, _Watch()).is_loaded = True
+
     @asynccontextmanager
     async def serving(self, subject: str, request: str) -> AsyncIterator[None]:
         """The request is being served inside the block; a `hold` of it outlasts the block."""

@@ -123,6 +123,7 @@ class Plane:
         now = self._clock.now()
         if session.started_at is None:
             await self._store.mark_agent_started(session.subject)
+            self.clocks.starts(session.subject)
         return StartedReply(now=now)
 
     async def heartbeat(self, bearer: str, beat: Heartbeat) -> HeartbeatReply:

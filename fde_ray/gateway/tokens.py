@@ -127,7 +127,8 @@ class TokenSigner:
             serial=serial,
         )
         headers = {"kid": self._key.kid}
-        return jwt.encode(claims.jsonable(), self._key.secret, algorithm="HS256", headers=headers)
+        token = jwt.encode(claims.jsonable(), self._key.secret, algorithm="HS256", headers=headers)
+        return self._remember(token, claims)
 
     def renew(self, claims: TokenClaims) -> str:
         return self.mint(
@@ -141,17 +142,19 @@ class TokenSigner:
 
     def verify(self, token: str) -> TokenClaims:
         """Return the claims; Refusal 401 says `token_invalid` or `token_expired`."""
-        claims = self._known.get(token) or self._remembered(token)
+        claims = self._known.get(token)
+        if claims is None:
+            claims = self._read(token)
+            self._remember(token, claims)
         if claims.exp <= self._clock.now():
             raise Refusal(401, Fault.AGENT, "the token has expired", code="token_expired")
         return claims
 
-    def _remembered(self, token: str) -> TokenClaims:
-        claims = self._read(token)
+    def _remember(self, token: str, claims: TokenClaims) -> str:
         if len(self._known) >= REMEMBERED:
             self._known.pop(next(iter(self._known)))
         self._known[token] = claims
-        return claims
+        return token
 
     def _read(self, token: str) -> TokenClaims:
         try:

@@ -10,7 +10,7 @@ from fde_ray.model.dialogue import AgentTurn
 from fde_ray.model.errors import Refusal
 from fde_ray.model.failures import Fault
 from fde_ray.model.states import Channel, SolveEnd
-from fde_ray.store.errors import RowMissing
+from fde_ray.store.errors import Conflict, RowMissing
 from fde_ray.store.runs import RunStore, TurnRow, woken
 
 from .clocks import SessionClocks
@@ -30,11 +30,8 @@ class Turns:
         """Record the turn and return the reply if it is there already."""
         check_size(request)
         subject, body = session.subject, digest(request)
-        known = await self._known(subject, request.turn_no)
-        if known is None:
-            check_new(session, request)
-            await self._check_order(subject, request.turn_no)
-            known = await self._store.record_turn(subject, self._recorded(request), body)
+        known = await self._kept(session, request, body)
+        if known.new:
             # From here to its reply the turn is being served: latency of ours is charged.
             await self._clocks.begin(subject, turn_request(request.turn_no))
         if known.request_hash != body:
@@ -56,6 +53,21 @@ class Turns:
                 if reply is not None or left <= 0:
                     return reply or PENDING
                 await woken(changed, min(left, POLL_S))
+
+    async def _kept(self, session: Session, request: TurnRequest, body: str) -> TurnRow:
+        """Record the turn; one that is known is returned as it is, also after the end."""
+        subject, turn_no = session.subject, request.turn_no
+        try:
+            check_new(session, request)
+            await self._check_order(subject, turn_no)
+        except Refusal:
+            if (known := await self._known(subject, turn_no)) is None:
+                raise
+            return known
+        try:
+            return await self._store.record_turn(subject, self._recorded(request), body)
+        except Conflict as error:
+            raise _conflict("turn_differs", str(error)) from error
 
     async def _known(self, subject: str, turn_no: int) -> TurnRow | None:
         try:

@@ -235,7 +235,8 @@ def test_a_failed_regrading_leaves_the_first_grade_alone(tmp_path: Path) -> None
         stage = make_stage()
         async with opened(tmp_path, stage, attempts=1) as runtime:
             await worked(runtime, await submitted(runtime, make_spec()))
-            stage.evaluate = lambda folder: CRASH
+            # Another output, since an equal one would not be evaluated again.
+            stage.extract, stage.evaluate = extracting(0.25), lambda folder: CRASH
             other = make_spec("audit", panel={"panel_stop": "all"})
             (status,) = await worked(runtime, await submitted(runtime, other))
             (run,) = status.runs

@@ -7,9 +7,10 @@ the execution layer of SQLAlchemy costs several times what the statement itself 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from queue import SimpleQueue
@@ -142,6 +143,8 @@ class Database:
         self._busy_timeout_s = busy_timeout_s
         self._connection: Any = None
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._ended: deque[Callable[[], None]] = deque()
+        self._waking: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._work, name="run-store", daemon=True)
         self._thread.start()
 
@@ -208,11 +211,28 @@ class Database:
                 outcome = (None, (), ours)
             except Exception as error:  # noqa: BLE001 - the boundary to the caller's task
                 outcome = (None, (), error)
-            with contextlib.suppress(RuntimeError):  # the caller's loop is closed
-                loop.call_soon_threadsafe(settle, *outcome)
+            self._ended.append(partial(settle, *outcome))
+            self._wake(loop)
 
         self._jobs.put(perform)
         return await future
+
+    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the loop settle what has ended; one wake-up serves all that ends before it comes."""
+        if self._waking is loop:
+            return
+        self._waking = loop
+        try:
+            loop.call_soon_threadsafe(self._settle)
+        except RuntimeError:  # the caller's loop is closed
+            self._waking = None
+            self._ended.clear()
+
+    def _settle(self) -> None:
+        # Lowered first: what ends from here on asks for a wake-up of its own.
+        self._waking = None
+        while self._ended:
+            self._ended.popleft()()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

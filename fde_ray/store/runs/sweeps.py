@@ -88,34 +88,36 @@ _JOINED = schema.wants.join(schema.runs, _W.run_id == _R.run_id).join(
     schema.grades, (_G.run_id == _W.run_id) & (_G.grade_id == _W.grade_id)
 )
 _HERE = (_W.tenant == b("tenant_")) & (_W.sweep == b("name_"))
-_RUNS = Statement(
-    select(
-        _W.run_id,
-        _W.grade_id,
-        _R.case_id,
-        _R.condition,
-        _R.system,
-        _R.repeat,
-        _R.phase,
-        _R.attempt,
-        _R.solve_end,
-        _R.failure,
-        _R.detail,
-        _R.queued_at,
-        _R.started_at,
-        _R.ended_at,
-        _G.state,
-        _G.score,
-        _G.valid,
-        _G.outcome,
-        _G.failure.label("grade_failure"),
-        _G.detail.label("grade_detail"),
-        _G.commit_sha,
-        _G.ended_at.label("graded_at"),
-    )
+_SWEEP_RUN = (
+    _W.run_id,
+    _W.grade_id,
+    _R.case_id,
+    _R.condition,
+    _R.system,
+    _R.repeat,
+    _R.phase,
+    _R.attempt,
+    _R.solve_end,
+    _R.failure,
+    _R.detail,
+    _R.queued_at,
+    _R.started_at,
+    _R.ended_at,
+    _G.state,
+    _G.score,
+    _G.valid,
+    _G.outcome,
+    _G.failure.label("grade_failure"),
+    _G.detail.label("grade_detail"),
+    _G.commit_sha,
+    _G.ended_at.label("graded_at"),
+)
+_RUNS = Statement(select(*_SWEEP_RUN).select_from(_JOINED).where(_HERE).order_by(_W.place))
+_WANTING = Statement(
+    select(*_SWEEP_RUN, _W.sweep)
     .select_from(_JOINED)
-    .where(_HERE)
-    .order_by(_W.place)
+    .where(_W.run_id == b("run_id_"))
+    .order_by(_W.sweep)
 )
 _PHASES = Statement(
     select(_R.phase, func.count())
@@ -138,9 +140,6 @@ _WORK = Statement(
         ),
     )
     .group_by(_R.phase)
-)
-_WANTING = Statement(
-    select(_W.sweep, _W.grade_id).where(_W.run_id == b("run_id_")).order_by(_W.sweep)
 )
 
 
@@ -239,9 +238,10 @@ class Sweeps:
         rows = await self._db.read(lambda t: t.all(_WORK, tenant_=tenant, name_=name))
         return Counter({Phase(phase): count for phase, count in rows})
 
-    async def sweeps_wanting(self, run_id: str) -> list[tuple[str, str]]:
-        """Return (sweep, grade) of every want of a run."""
-        return await self._db.read(lambda t: t.all(_WANTING, run_id_=run_id))
+    async def views_of_run(self, run_id: str) -> list[tuple[str, SweepRun]]:
+        """Return each sweep that wants the run, with the run as that sweep sees it."""
+        rows = await self._db.read(lambda t: t.all(_WANTING, run_id_=run_id))
+        return [(row[-1], SweepRun.of(row[:-1])) for row in rows]
 
     async def phase_counts(self, name: str, *, tenant: str = LOCAL) -> Counter[Phase]:
         rows = await self._db.read(lambda t: t.all(_PHASES, tenant_=tenant, name_=name))
