@@ -1,8 +1,8 @@
 """CPU of the driver for a whole no-op run: null sandbox, direct calls, nothing delivered.
 
 Goal: at most 5 ms of CPU per run, user and system together (median of 5 rounds). The lower bound
-in the same process is the same committed SQLite transactions and the same folders and files by hand.
-A busy machine raises both: compare the ratio.
+is the same SQLite transactions, folders and files by hand, in the same process. A busy machine and
+a slow file system raise both: compare the ratio, and see with TMPDIR=/dev/shm what is ours.
 
     python -m benchmarks.noop_run
 """
