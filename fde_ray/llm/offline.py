@@ -7,6 +7,7 @@ that any `offline/...` name can serve as customer, detector, judge or extractor.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -25,6 +26,8 @@ from .offline_extractor import extraction_task, extractor_message
 from .offline_panel import detector_reply, judge_reply
 
 PREFIX = "offline/"
+LARGE = 100_000
+"""Characters of a request whose answer may take a while."""
 
 
 class OfflineProvider:
@@ -35,7 +38,11 @@ class OfflineProvider:
         self._marker = builtin_pack().render("heading_marker").strip()
 
     async def complete(self, request: ChatRequest, bill: Bill) -> ChatReply:
-        message = self._message(request, bill)
+        if _size(request) > LARGE:
+            # Other runs go on meanwhile.
+            message = await asyncio.to_thread(self._message, request, bill)
+        else:
+            message = self._message(request, bill)
         return ChatReply(
             message=message,
             finish_reason="tool_calls" if message.get("tool_calls") else "stop",
@@ -73,6 +80,11 @@ class OfflineProvider:
         except FdeRayError as error:
             raise _rejected(str(error)) from error
         return agent_message(probe, request.messages, self._marker)
+
+
+def _size(request: ChatRequest) -> int:
+    contents = (message.get("content") for message in request.messages)
+    return sum(len(content) for content in contents if isinstance(content, str))
 
 
 def _extracted(request: ChatRequest) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 
 from .offline_text import content_words
 
@@ -22,17 +23,28 @@ def covers(question: str, requirement: str, triggers: Sequence[str]) -> bool:
 
     triggers: example questions; without any the requirement itself serves as one.
     """
-    asked = frozenset(content_words(question))
-    examples = [frozenset(content_words(text)) for text in triggers or (requirement,)]
-    weights = _weights([*examples, frozenset(content_words(requirement))])
+    asked = _words(question)
+    examples, weights = _examples(requirement, tuple(triggers))
     return any(_matches(asked, example, weights) for example in examples)
 
 
 def touches(question: str, requirement: str, triggers: Sequence[str]) -> bool:
     """Whether the question is about the subject at all, however loosely."""
-    asked = frozenset(content_words(question))
-    known = frozenset(content_words(" ".join((requirement, *triggers))))
-    return len(asked & known) >= SHARED_WORDS
+    known = _words(" ".join((requirement, *triggers)))
+    return len(_words(question) & known) >= SHARED_WORDS
+
+
+@lru_cache(maxsize=4096)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(content_words(text))
+
+
+@lru_cache(maxsize=256)
+def _examples(
+    requirement: str, triggers: tuple[str, ...]
+) -> tuple[list[frozenset[str]], Counter[str]]:
+    examples = [_words(text) for text in triggers or (requirement,)]
+    return examples, _weights([*examples, _words(requirement)])
 
 
 def _weights(texts: Sequence[frozenset[str]]) -> Counter[str]:

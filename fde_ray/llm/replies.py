@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import math
+import re
 from typing import Any
 
 from pydantic_core import from_json
@@ -96,12 +97,29 @@ def unusable(detail: str) -> ProviderError:
 
 def _object(data: bytes) -> dict[str, Any]:
     try:
-        value = from_json(data, allow_inf_nan=False)
+        value = _json(data)
     except ValueError as error:
         raise unusable("the reply is not JSON" if data.strip() else "the reply is empty") from error
     if not isinstance(value, dict):
         raise unusable("the reply is not a JSON object")
     return value
+
+
+def _json(data: bytes) -> Any:
+    """Read JSON; half a surrogate pair, which models do write, becomes U+FFFD."""
+    try:
+        return from_json(data, allow_inf_nan=False)
+    except ValueError:
+        mended = _SURROGATE.sub(lambda m: m[0] if m[1] else rb"\ufffd", data)
+        if mended == data:
+            raise
+        return from_json(mended, allow_inf_nan=False)
+
+
+_SURROGATE = re.compile(
+    rb"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+"""Group 1: what is whole, an escaped backslash or a pair."""
 
 
 def _raise_inner_error(value: dict[str, Any]) -> None:
