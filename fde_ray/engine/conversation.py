@@ -28,6 +28,7 @@ class Conversation:
     async def answer(self, plan: RunPlan, subject: str, epoch: Epoch) -> dialogue.DialogueState:
         """Carry the open turn of a session to its reply; return the state of the dialogue.
 
+        Once the session has ended, for its clock above all, no further question is asked.
         RunFailure(CUSTOMER_FAILED) when the customer is down and the spec says `infra`.
         """
         store = self._runtime.store
@@ -36,6 +37,8 @@ class Conversation:
             event = await self._carried_out(move, state, plan, subject)
             await store.append_event(subject, event, epoch=epoch)
             state = dialogue.advance(state, event)
+            if isinstance(event, Answered) and (await store.session(subject)).solve_end is not None:
+                break
         return state
 
     def config(self, plan: RunPlan) -> dialogue.DialogueConfig:

@@ -20,6 +20,7 @@ from fde_ray.model.result import RunResult
 from fde_ray.model.states import GradeState, SolveEnd
 from tests.e2e.fake_models import (
     FakeModels,
+    Raw,
     Says,
     Script,
     fake_models,
@@ -309,7 +310,9 @@ STUBBORN = {
     "sleeper": in_turn(HANDS_OVER, runs("sleep 3600", 3600)),
     "looper": in_turn(HANDS_OVER, runs("trap '' TERM INT; nohup setsid sleep 3600 & sleep 0.5")),
     "flooder": in_turn(HANDS_OVER, runs("yes", 3600)),
+    "interrogator": in_turn(HANDS_OVER, asks(*(f"What is rule {n}?" for n in range(2_000)))),
 }
+SLOW_CUSTOMER = Raw(says("It is as it is.").body(0), delay_s=0.1)
 
 
 class Sweep(NamedTuple):
@@ -349,12 +352,14 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sweep]:
 @pytest.fixture(scope="module")
 def clocked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sweep]:
     home = tmp_path_factory.mktemp("clocked")
-    with fake_models(STUBBORN) as models:
+    with fake_models({**STUBBORN, "customer": in_turn(SLOW_CUSTOMER)}) as models:
         profile = write_profile(home, models.base_url)
         spec = write_spec(
             home,
             "clocked",
             minimal(*STUBBORN),
+            conditions=["interact_req"],
+            customer={"model": "fake/customer"},
             limits={"time": "6s"},
             panel={"passthrough": True},
         )
@@ -525,6 +530,13 @@ def test_rule_06_a_run_that_the_clock_ends_is_graded_and_flagged(clocked: Sweep)
         assert result.charged_s is not None
         assert 5.9 < result.charged_s < 9, name
     assert leftovers(clocked.home) == []
+
+
+def test_rule_06_no_question_is_answered_after_the_clock_has_ended(clocked: Sweep) -> None:
+    (one,) = clocked.results["interrogator"].rounds
+    asked = len(clocked.models.calls["customer"])
+    assert 0 < asked <= 100
+    assert len([q for q in one.questions if q.answer]) <= asked
 
 
 def assert_harmless(text: str) -> None:

@@ -169,6 +169,7 @@ AGENTS: dict[str, Script] = {
     "away": in_turn(BROKEN),
     "garbage": in_turn(Raw(b"<html>not json</html>")),
     "busy": busy_agent(),
+    "half-pair": in_turn(HANDS_OVER, says("All is in schedule.csv. \ud83d")),
     "filtered": in_turn(HANDS_OVER, Says(text="", finish="content_filter")),
     "wrong-calls": in_turn(
         Says(calls=(("launch", {"x": 1}), ("run", {"command": 7}), ("read", {"path": "\0"}))),
@@ -233,7 +234,10 @@ def sweeps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sweeps]:
             "agents": write_spec(
                 home,
                 "agents",
-                minimal("unknown", "long", "away", "garbage", "busy", "filtered", "wrong-calls"),
+                minimal(
+                    *("unknown", "long", "away", "garbage"),
+                    *("busy", "half-pair", "filtered", "wrong-calls"),
+                ),
                 limits={"pause_cap": "4s"},
                 panel={"passthrough": True},
             ),
@@ -379,11 +383,12 @@ def test_rule_18_a_panel_of_failures_is_no_majority_and_no_score(sweeps: Sweeps)
 def test_a_provider_that_fails_is_never_the_agents_fault(sweeps: Sweeps) -> None:
     scored = by_system(sweeps.home, "agents")
     assert sweeps.ended["agents"].code == 1
-    assert set(scored) == {"long", "busy", "filtered", "wrong-calls"}
+    assert set(scored) == {"long", "busy", "half-pair", "filtered", "wrong-calls"}
     assert {one.score for one in scored.values()} == {WORSE_SCORE}
     assert scored["long"].solve_end == "agent_error"
     assert scored["filtered"].solve_end == "refused"
     assert scored["busy"].solve_end == scored["wrong-calls"].solve_end == "submitted"
+    assert scored["half-pair"].summary == "All is in schedule.csv. \ufffd"
     assert (scored["busy"].paused_s or 0) > 0.5
 
 
