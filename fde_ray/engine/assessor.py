@@ -279,5 +279,5 @@ def _note(attempt: AttemptRow) -> AttemptNote:
         started_at=attempt.started_at,
         ended_at=attempt.ended_at,
         kind=None if attempt.failure is None else FailureKind(attempt.failure),
-        detail=attempt.detail or "",
+        detail=attempt.detail or (attempt.exit.detail if attempt.exit else ""),
     )

@@ -280,6 +280,7 @@ SCRIPTS: dict[str, Script] = {
     "killer": in_turn(HANDS_OVER, runs("kill -9 1; kill -STOP 1; kill -9 -1; echo alive"), DONE),
     "odd": in_turn(HANDS_OVER, runs(python(ODD_FILES)), DONE),
     "sparse": in_turn(HANDS_OVER, runs(python(SPARSE)), DONE),
+    "hoarder": in_turn(HANDS_OVER, runs("truncate -s 60M one two three"), DONE),
     "many": in_turn(HANDS_OVER, runs(python(MANY.replace("NUMBER", "3_000"))), DONE),
     "folders": in_turn(HANDS_OVER, runs(FOLDERS), says("The plan is in rolling_plan.csv.")),
     "repeater": in_turn(
@@ -405,6 +406,12 @@ def test_an_agent_that_kills_all_it_can_ends_in_agent_error_and_is_graded(sweep:
     result = sweep.results["killer"]
     assert result.solve_end is SolveEnd.AGENT_ERROR
     assert result.score == 1.0
+
+
+def test_an_archive_over_its_cap_is_the_agents_fault_and_the_record_says_so(sweep: Sweep) -> None:
+    result = sweep.results["hoarder"]
+    assert (result.score, result.zero_signature) == (0.0, "no_artifact")
+    assert "archive" in result.attempts[0].detail
 
 
 def test_rule_12_an_agent_that_delivers_nothing_is_pushed_and_scores_zero(sweep: Sweep) -> None:
