@@ -36,7 +36,7 @@ async def test_s03_writes_of_200_all_land_through_slow_down_and_429(
     store.close()
     assert all(made)
     assert len(s3.objects) == 200
-    assert s3.count("PUT") < 600, "the rate was not held back"
+    assert s3.count("PUT") < 800, "the rate was not held back"
 
 
 def s3_threads() -> int:

@@ -84,7 +84,7 @@ async def test_sweeper_aborts_what_a_dead_uploader_left(
     assert await sweep_uploads(store, "t/", older_than_s=-60) == 0
 
 
-@pytest.mark.parametrize("name", ["moto", REAL])
+@pytest.mark.parametrize("name", [REAL])
 async def test_list_goes_on_after_a_thousand_keys(
     opened: Callable[..., S3Store], name: str
 ) -> None:
