@@ -32,6 +32,7 @@ from .outcome import Evidence, assembled
 from .pools import CallPool
 from .routes import Graded, RouteRunner, archive_caps
 from .runtime import Runtime
+from .sessions import SessionHost
 from .stages import Stages
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class Assessor:
         self._runtime, self._store, self._epoch = runtime, runtime.store, epoch
         self._conversation, self._judges = conversation, judges
         self._routes = RouteRunner(runtime, epoch)
+        self._sessions = SessionHost(runtime, epoch)
         self._marks = Marks(runtime.store, runtime.objects, runtime.tenant)
 
     async def grade(self, plan: RunPlan, phase: Phase) -> None:
@@ -91,6 +93,8 @@ class Assessor:
         attempts = await self._store.attempts_of(plan.run_id)
         # The workspace that counts is that of the last attempt.
         attempt = max(attempts, key=lambda one: one.number)
+        if attempt.state != "closed":
+            await self._sessions.close(attempt, solve_end=attempt.solve_end or SolveEnd.AGENT_ERROR)
         state = dialogue.replay(
             self._conversation.config(plan), await self._store.dialogue(attempt.subject)
         )
@@ -144,12 +148,15 @@ class Assessor:
             return (), votes.nothing_delivered()
         panel = graded.plan.panel
         routes = await stages.routes()
+        if routes:
+            await self._routes.close_kept(graded.plan, routes)
         if panel.passthrough and not routes:
             passed = await self._routes.passthrough(graded)
             if passed is not None:
                 routes = await stages.add_route(passed)
         while (number := votes.next_route(routes, panel.panel_stop, len(panel.models))) is not None:
-            routes = await stages.add_route(await self._routes.run(graded, number))
+            await self._routes.run(graded, number, stages.add_route)
+            routes = await stages.routes()
         await stages.enter(Phase.SCORING)
         return routes, votes.choose(routes)
 

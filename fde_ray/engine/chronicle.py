@@ -34,6 +34,9 @@ class Chronicle:
         key = layout.start_key(self._tenant, subject)
         await self._objects.create(key, canonical_json(document).encode())
 
+    async def has_ended(self, subject: str) -> bool:
+        return await self._objects.exists(layout.end_key(self._tenant, subject))
+
     async def ended(self, subject: str) -> None:
         """Write end.json, the dialogue and the calls of a closed session."""
         attempt, events, calls, pauses = await self._store.account(subject)

@@ -68,6 +68,7 @@ class InlineEngine:
         """Work until `is_done` says so; raises when a store fails, not when a run does."""
         async with self._kept_alive():
             for task in await self._store.live_runs():
+                await self._supervisor.take_over(task.run)
                 self._launch(task)
             with self._store.changed.watch(("runs",), ("sweeps",)) as news:
                 while not await is_done():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,17 +11,20 @@ from fde_ray.grading.archives import Caps
 from fde_ray.grading.extraction import OUTPUT_CAPS, Extraction, extraction_inputs
 from fde_ray.grading.passthrough import passthrough_route
 from fde_ray.grading.workspace import Unpacked, unpack_parts
-from fde_ray.model.errors import RunFailure, SandboxError
+from fde_ray.model.errors import RunFailure, SandboxError, StoreError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.grading import Route
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.session import Commit, SessionInputs, SessionLimits
 from fde_ray.model.states import SolveEnd
+from fde_ray.protocol.votes import PASSTHROUGH
 from fde_ray.store.objects import layout
 from fde_ray.store.runs import AttemptRow, Epoch, woken
 
 from .runtime import Runtime
 from .sessions import POLL_S, Lookout, SessionHost
+
+log = logging.getLogger(__name__)
 
 EXTRACTOR = "minimal"
 """The scaffold of every extractor."""
@@ -40,29 +44,50 @@ class Graded(NamedTuple):
     """No deliverable is there."""
 
 
+Keep = Callable[[Route], Awaitable[object]]
+
+
 class RouteRunner:
     def __init__(self, runtime: Runtime, epoch: Epoch) -> None:
         self._runtime, self._store, self._epoch = runtime, runtime.store, epoch
         self._sessions = SessionHost(runtime, epoch)
 
-    async def run(self, graded: Graded, number: int) -> Route:
-        """Return route `number` of the panel; lost sessions are tried again while allowed."""
+    async def run(self, graded: Graded, number: int, keep: Keep) -> None:
+        """Run route `number` of the panel; lost sessions are tried again while allowed.
+
+        The route is kept before its session is closed: a driver that dies in between repeats none.
+        """
         extraction = await self._extraction(graded)
         model = graded.plan.panel.models[number]
         while True:
             session = await self._session(graded, number)
             try:
                 output = await self._ended(session, graded)
+            except StoreError:
+                raise  # nothing that another session would mend
             except RunFailure as failure:
+                log.warning(
+                    "extraction_lost", extra={"subject": session.subject, "reason": str(failure)}
+                )
+                is_final = not failure.rule.retried or failure.kind in _FINAL
+                if is_final or self._is_last(session):
+                    await keep(extraction.lost(number, model, failure.kind, failure.detail))
+                    await self._close(session, failure.kind, failure.detail)
+                    return
                 await self._close(session, failure.kind, failure.detail)
-                if not failure.rule.retried or failure.kind in _FINAL or self._is_last(session):
-                    return extraction.lost(number, model, failure.kind, failure.detail)
                 continue
-            route = await extraction.route(
-                number, model, output, (await self._store.session(session.subject)).first_score_sha
-            )
+            first_score = (await self._store.session(session.subject)).first_score_sha
+            await keep(await extraction.route(number, model, output, first_score))
             await self._close(session, None, None)
-            return route
+            return
+
+    async def close_kept(self, plan: RunPlan, routes: Sequence[Route]) -> None:
+        """Close sessions of kept routes that a dead driver had no time to close."""
+        done = {route.route for route in routes if route.model != PASSTHROUGH}
+        for session in await self._store.attempts_of(plan.run_id, "extract"):
+            is_ours = session.grade_id == plan.grade_id and session.route in done
+            if is_ours and session.state != "closed":
+                await self._close(session, None, None)
 
     async def passthrough(self, graded: Graded) -> Route | None:
         case = await self._runtime.material.scoring(graded.plan.case_id)

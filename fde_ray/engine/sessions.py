@@ -95,6 +95,14 @@ class SessionHost:
         await self._store.close_attempt(
             attempt.subject, self._epoch, solve_end=solve_end, failure=kind, detail=detail
         )
+        await self._cleared(attempt)
+
+    async def finish_closing(self, attempt: AttemptRow) -> None:
+        """Do the rest of `close` for a session whose row says closed, unless it was done."""
+        if attempt.state == "closed" and not await self._chronicle.has_ended(attempt.subject):
+            await self._cleared(attempt)
+
+    async def _cleared(self, attempt: AttemptRow) -> None:
         handle = self._handle(attempt)
         if handle is not None:
             await self._sandbox.stop(handle)

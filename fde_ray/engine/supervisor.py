@@ -15,7 +15,7 @@ from fde_ray.model.plan import RunPlan
 from fde_ray.model.profile import Profile
 from fde_ray.model.session import Mount, SessionInputs, SessionLimits
 from fde_ray.model.states import Phase, SolveEnd
-from fde_ray.store.runs import AttemptRow, Epoch, RunRow, RunTask, woken
+from fde_ray.store.runs import AttemptRole, AttemptRow, Epoch, RunRow, RunTask, woken
 
 from .assessor import Assessor
 from .conversation import Conversation
@@ -59,6 +59,12 @@ class Supervisor:
             await self._assessor.grade(task.plan, task.run.phase)
         except Superseded as lost:
             log.info("run_lost", extra={"run": task.run.run_id, "reason": str(lost)})
+
+    async def take_over(self, run: RunRow) -> None:
+        """Finish the closing of sessions in which an earlier driver died."""
+        for role in _ROLES:
+            for session in await self._store.attempts_of(run.run_id, role):
+                await self._sessions.finish_closing(session)
 
     async def cancel(self, run: RunRow) -> None:
         """Stop a run that nobody wants any more."""
@@ -129,7 +135,7 @@ class Supervisor:
         attempt = await self._store.session(subject)
         end = attempt.solve_end
         if attempt.state == "closed":
-            raise Superseded(f"{subject} was closed by another driver")
+            return await self._closed(run, attempt)
         if attempt.state == "committed":
             return await self._collected(run, attempt)
         if end is None:
@@ -139,6 +145,16 @@ class Supervisor:
         if run.phase is Phase.SOLVING:
             return await self._moved(run, Phase.COLLECTING, solve_end=end)
         return run
+
+    async def _closed(self, run: RunRow, attempt: AttemptRow) -> RunRow:
+        """Go on where a driver died that had closed the attempt and not yet moved the run."""
+        if attempt.failure is None:
+            raise Superseded(f"{attempt.subject} was closed by another driver")
+        kind = FailureKind(attempt.failure)
+        if kind is FailureKind.CANCELLED:
+            await self._cancelled(run, attempt)
+            return run._replace(phase=Phase.CANCELLED)
+        return await self._lose(run, attempt, Loss(kind, attempt.detail or ""))
 
     async def _answered(self, run: RunRow, plan: RunPlan, attempt: AttemptRow) -> RunRow:
         try:
@@ -199,6 +215,7 @@ class Supervisor:
         return run._replace(phase=to, solve_end=solve_end)
 
 
+_ROLES: tuple[AttemptRole, ...] = ("solve", "extract")
 _SOLVING = (Phase.QUEUED, Phase.PROVISIONING, Phase.SOLVING, Phase.COLLECTING)
 _WATCHED = (Phase.SOLVING, Phase.COLLECTING)
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from fde_ray.model.errors import StoreError
 from fde_ray.model.result import canonical
 from fde_ray.protocol.packs import builtin_pack
+from fde_ray.store.objects import layout
 from tests.engine.drivers import make_spec, make_stage, marks, opened, result, submitted, worked
 from tests.engine.killing import Killer
-from tests.engine.stage import Agent
+from tests.engine.stage import Agent, Script
 from tests.engine.virtual import played
 
 MARKER = builtin_pack().render("heading_marker").strip()
@@ -29,9 +29,27 @@ async def asks_and_delivers(agent: Agent) -> None:
     await agent.deliver({"answer.txt": b"0.5"})
 
 
-async def run_to_end(home: Path, killer: Killer) -> tuple[dict[str, Any], Counter[str]]:
+async def loses_the_first(agent: Agent) -> None:
+    if agent.number == 1:
+        await agent.start()
+        return
+    await asks_and_delivers(agent)
+
+
+class Ending(NamedTuple):
+    """What must be the same, wherever a driver died."""
+
+    result: dict[str, Any]
+    losses: list[str | None]
+    sessions: list[str]
+    calls: set[str]
+    open_sessions: int
+    ended: list[bool]
+
+
+async def run_to_end(home: Path, killer: Killer, solve: Script) -> Ending:
     """Work with a driver that `killer` kills, then with a second one; what came of it."""
-    stage = make_stage(asks_and_delivers)
+    stage = make_stage(solve)
     async with opened(home, stage) as runtime:
         killer.watch(runtime)
         try:
@@ -42,12 +60,23 @@ async def run_to_end(home: Path, killer: Killer) -> tuple[dict[str, Any], Counte
         (status,) = await worked(runtime, [SPEC.name])
         assert status.is_complete
         found = await result(runtime)
-        assert [note.kind for note in found.attempts] == [None], "the shim lived on"
         (run,) = status.runs
         assert await marks(runtime) == {run.run_id: ("done", "scored")}
         calls = await runtime.store.calls_of(run.run_id)
+        still_open = await runtime.store.open_sessions()
+        ends = [
+            await runtime.objects.exists(layout.end_key(runtime.tenant, subject))
+            for subject in stage.started
+        ]
         await stage.aclose()
-        return canonical(found), Counter(call.call_id for call in calls)
+        return Ending(
+            result=canonical(found),
+            losses=[None if note.kind is None else note.kind.value for note in found.attempts],
+            sessions=stage.started,
+            calls={call.call_id for call in calls},
+            open_sessions=len(still_open),
+            ended=ends,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -63,22 +92,28 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.parametrize(
+    ("solve", "losses"),
+    [(asks_and_delivers, [None]), (loses_the_first, ["shim_lost", None])],
+    ids=["a_run", "a_run_with_a_loss"],
+)
 def test_a_driver_killed_after_any_write_leaves_a_run_that_ends_alike(
-    template: Path, tmp_path: Path
+    template: Path, tmp_path: Path, solve: Script, losses: list[str | None]
 ) -> None:
-    def one(after: int | None) -> tuple[dict[str, Any], Counter[str], int]:
+    def one(after: int | None) -> tuple[Ending, int]:
         home, killer = tmp_path / "home", Killer(after)
         shutil.copytree(template, home)
         try:
-            return *played(lambda: run_to_end(home, killer)), killer.writes
+            return played(lambda: run_to_end(home, killer, solve)), killer.writes
         finally:
             shutil.rmtree(home)
 
-    expected, calls, writes = one(None)
-    assert expected["score"] == 0.5
-    assert len(expected["rounds"]) == 1
+    expected, writes = one(None)
+    assert (expected.result["score"], len(expected.result["rounds"])) == (0.5, 1)
+    assert (expected.losses, expected.open_sessions) == (losses, 0)
+    assert all(expected.ended)
     assert writes > 50
-    for after in range(writes):
-        found, made, _ = one(after)
+    # A loss comes early; what follows it is the other case.
+    for after in range(writes if losses == [None] else 25):
+        found, _ = one(after)
         assert found == expected, f"killed after write {after} of {writes}"
-        assert set(made) == set(calls), f"killed after write {after} of {writes}"

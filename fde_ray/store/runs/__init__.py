@@ -8,6 +8,7 @@ drivers.
 
 from .notifier import Notifier, woken
 from .rows import (
+    AttemptRole,
     AttemptRow,
     CallRow,
     Epoch,
@@ -27,6 +28,7 @@ from .rows import (
 from .store import RunStore
 
 __all__ = [
+    "AttemptRole",
     "AttemptRow",
     "CallRow",
     "Epoch",
