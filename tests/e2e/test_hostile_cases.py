@@ -117,7 +117,9 @@ def test_a_broken_case_folder_is_told_in_one_line_and_stores_nothing(
     assert len(lines) == 1, done.err
     assert re.match(r"fde-ray: .*017_", lines[0]), done.err
     assert all(character.isprintable() for character in lines[0])
-    with contextlib.closing(sqlite3.connect(tmp_path / "runs.sqlite")) as store:
-        assert store.execute("select count(*) from sweeps").fetchone() == (0,)
+    database = tmp_path / "runs.sqlite"
+    if database.exists():
+        with contextlib.closing(sqlite3.connect(database)) as store:
+            assert store.execute("select count(*) from sweeps").fetchone() == (0,)
     assert not any(path.is_file() for path in (tmp_path / "objects").rglob("*"))
     assert not (tmp_path / "last-error.txt").exists()
