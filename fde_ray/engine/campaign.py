@@ -53,7 +53,7 @@ async def carried_out(
             await controller.pause_unfit(names)
             watching = asyncio.create_task(_watched(controller, names, watch), name="progress")
             try:
-                await engine.run(is_done)
+                await engine.run(is_done, names)
             finally:
                 watching.cancel()
                 with contextlib.suppress(asyncio.CancelledError):

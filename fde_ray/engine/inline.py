@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -64,15 +64,21 @@ class InlineEngine:
         self._unfit: set[str] = set()
         self._failure: BaseException | None = None
 
-    async def run(self, is_done: Callable[[], Coroutine[Any, Any, bool]]) -> None:
-        """Work until `is_done` says so; raises when a store fails, not when a run does."""
+    async def run(
+        self, is_done: Callable[[], Coroutine[Any, Any, bool]], sweeps: Sequence[str]
+    ) -> None:
+        """Work until `is_done` says so; raises when a store fails, not when a run does.
+
+        sweeps: whose queued runs are admitted. Runs that are under way go on, whoever wants them.
+        """
         async with self._kept_alive():
             for task in await self._store.live_runs():
                 await self._supervisor.take_over(task.run)
                 self._launch(task)
             with self._store.changed.watch(("runs",), ("sweeps",)) as news:
                 while not await is_done():
-                    await self._admit()
+                    for sweep in sweeps:
+                        await self._admit(sweep)
                     await self._drop_unwanted()
                     await woken(news, ADMIT_POLL_S)
                     # Many runs end in one moment: look at the store once for all of them.
@@ -80,13 +86,13 @@ class InlineEngine:
                     if self._failure is not None:
                         raise self._failure
 
-    async def _admit(self) -> None:
+    async def _admit(self, sweep: str) -> None:
         # In batches: each look at the queue reads the plans of all that it may admit.
         if len(self._tasks) > self._most - ADMIT_AHEAD // 2:
             return
-        for task in await self._store.regradings(ADMIT_AHEAD):
+        for task in await self._store.regradings(ADMIT_AHEAD, sweep):
             self._launch(task)
-        for task in await self._store.runnable(self._most):
+        for task in await self._store.runnable(self._most, sweep):
             if len(self._tasks) >= self._most:
                 return
             self._launch(task)

@@ -144,7 +144,7 @@ async def worked(runtime: Runtime, names: Sequence[str]) -> tuple[SweepStatus, .
 
     lease = await runtime.store.take_lease()
     await runtime.store.close_ambiguous()
-    await InlineEngine(runtime, lease).run(is_done)
+    await InlineEngine(runtime, lease).run(is_done, names)
     for name in names:
         await write_marks(runtime, name)
     return tuple([await controller.status(name) for name in names])

@@ -64,6 +64,19 @@ def test_two_sweeps_share_one_run_and_both_get_its_mark(tmp_path: Path) -> None:
     played(main)
 
 
+def test_runs_of_a_sweep_that_nobody_asked_for_stay_queued(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = make_stage()
+        async with opened(tmp_path, stage) as runtime:
+            await submitted(runtime, make_spec("other").evolve(series="other"), make_spec("mine"))
+            (mine,) = await worked(runtime, ["mine"])
+            assert mine.is_complete
+            assert (await Controller(runtime).phases("other")) == {Phase.QUEUED: 1}
+            assert len(stage.started_of("solve")) == 1
+
+    played(main)
+
+
 def test_a_sweep_of_runs_that_had_ended_gets_its_marks_too(tmp_path: Path) -> None:
     async def main() -> None:
         stage = make_stage()

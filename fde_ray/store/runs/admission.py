@@ -27,6 +27,8 @@ _WANTED = (
     .where(_W.run_id == _R.run_id, _SW.state != "cancelled")
     .correlate(schema.runs)
 )
+_ASKED_FOR = b("sweep_").is_(None) | (_W.sweep == b("sweep_"))
+"""Of the sweep that was named; all when none was."""
 ADMITTED = (
     exists()
     .select_from(_WANTS)
@@ -36,7 +38,13 @@ ADMITTED = (
 _LIVE = among(_R.phase, *(p.value for p in Phase if not p.is_terminal and p is not Phase.QUEUED))
 _RUNNABLE = Statement(
     select(*_ROW, _R.plan)
-    .where(_R.phase == Phase.QUEUED.value, ADMITTED)
+    .where(
+        _R.phase == Phase.QUEUED.value,
+        exists()
+        .select_from(_WANTS)
+        .where(_W.run_id == _R.run_id, _SW.state == "running", _ASKED_FOR)
+        .correlate(schema.runs),
+    )
     .order_by(_R.place, _R.queued_at)
     .limit(b("limit_"))
 )
@@ -72,7 +80,12 @@ _REGRADINGS = Statement(
         _G.state == GradeState.PENDING.value,
         exists()
         .select_from(_WANTS)
-        .where(_W.run_id == _G.run_id, _W.grade_id == _G.grade_id, _SW.state == "running")
+        .where(
+            _W.run_id == _G.run_id,
+            _W.grade_id == _G.grade_id,
+            _SW.state == "running",
+            _ASKED_FOR,
+        )
         .correlate(schema.grades),
     )
     .order_by(_R.place)
@@ -92,9 +105,12 @@ class Admission:
     _db: Database
     _clock: Clock
 
-    async def runnable(self, limit: int) -> list[RunTask]:
-        """Return queued runs that a running sweep wants, in the order of their plans."""
-        rows = await self._db.read(lambda t: t.all(_RUNNABLE, limit_=limit))
+    async def runnable(self, limit: int, sweep: str | None = None) -> list[RunTask]:
+        """Return queued runs that a running sweep wants, in the order of their plans.
+
+        sweep: only this one's; None = of all.
+        """
+        rows = await self._db.read(lambda t: t.all(_RUNNABLE, limit_=limit, sweep_=sweep))
         return [_task(row) for row in rows]
 
     async def live_runs(self) -> list[RunTask]:
@@ -123,10 +139,10 @@ class Admission:
         rows = await self._db.read(lambda t: t.all(_PENDING, limit_=limit))
         return [PendingGrade(run, grade, Phase(phase)) for run, grade, phase in rows]
 
-    async def regradings(self, limit: int) -> list[RunTask]:
+    async def regradings(self, limit: int, sweep: str | None = None) -> list[RunTask]:
         """Return wanted grades to make of runs that have ended and whose workspace was collected;
-        each task has the plan of that grade."""
-        rows = await self._db.read(lambda t: t.all(_REGRADINGS, limit_=limit))
+        each task has the plan of that grade. sweep: only this one's; None = of all."""
+        rows = await self._db.read(lambda t: t.all(_REGRADINGS, limit_=limit, sweep_=sweep))
         return [_task(row) for row in rows]
 
     async def run(self, run_id: str) -> RunRow:

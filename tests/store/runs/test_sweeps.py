@@ -105,6 +105,14 @@ async def test_cancelled_runs_are_queued_again_by_resume_and_by_a_new_sweep(
     assert await store.phase_counts("demo") == {Phase.QUEUED: 3}
 
 
+async def test_runnable_can_be_asked_of_one_sweep(store: RunStore) -> None:
+    await store.submit_sweep("local", "one", {}, [make_plan(1), make_plan(2)])
+    await store.submit_sweep("local", "two", {}, [make_plan(2), make_plan(3)])
+    assert [t.run.run_id for t in await store.runnable(10, "two")] == [run_id(2), run_id(3)]
+    assert await store.runnable(10, "nobody's") == []
+    assert len(await store.runnable(10)) == 3
+
+
 async def test_plan_order_is_kept_and_limits_hold(store: RunStore) -> None:
     await store.submit_sweep("local", "demo", {}, [make_plan(n) for n in (5, 3, 9)])
     assert [t.run.run_id for t in await store.runnable(2)] == [run_id(5), run_id(3)]
