@@ -22,10 +22,12 @@ from fde_ray.model.plan import RunPlan
 from fde_ray.model.result import AttemptNote, RunResult
 from fde_ray.model.states import GradeState, Phase, Role, SolveEnd
 from fde_ray.protocol import coverage, dialogue, votes
+from fde_ray.sandbox.records import SandboxFacts
 from fde_ray.scaffolds import scaffold
 from fde_ray.store.objects import layout
 from fde_ray.store.runs import AttemptRow, Epoch, GradeRow
 
+from .chronicle import Chronicle
 from .conversation import Conversation, bill_for
 from .marks import Marks
 from .outcome import Evidence, assembled
@@ -49,6 +51,7 @@ class Assessor:
         self._conversation, self._judges = conversation, judges
         self._routes = RouteRunner(runtime, epoch)
         self._sessions = SessionHost(runtime, epoch)
+        self._chronicle = Chronicle(runtime.store, runtime.objects, runtime.tenant)
         self._marks = Marks(runtime.store, runtime.objects, runtime.tenant)
 
     async def grade(self, plan: RunPlan, phase: Phase) -> None:
@@ -216,9 +219,26 @@ class Assessor:
                 chosen=chosen,
                 coverage=verdicts,
                 cost=tuple(await self._store.costs_of_run(plan.run_id, plan.grade_id)),
-                facts=await self._runtime.sandbox.probe(),
+                facts=await self._facts(plan, attempt),
+                profile=self._runtime.profile,
             )
         )
+
+    async def _facts(self, plan: RunPlan, attempt: AttemptRow) -> SandboxFacts:
+        """Return where the attempt ran; unsafe when any session of the run and grade was.
+
+        Another driver may have started them, under another profile.
+        """
+        here = await self._runtime.sandbox.probe()
+        solved = await self._chronicle.sandbox_of(attempt.subject) or here
+        tries = await self._store.attempts_of(plan.run_id, "extract")
+        extracted = [
+            await self._chronicle.sandbox_of(one.subject)
+            for one in tries
+            if one.grade_id == plan.grade_id
+        ]
+        unsafe = any(facts.unsafe for facts in (here, solved, *filter(None, extracted)))
+        return solved.evolve(unsafe=unsafe)
 
     async def _commit(self, plan: RunPlan, result: RunResult, stages: Stages) -> None:
         """Name the bytes, write them once, make them official; whatever is there already wins."""

@@ -6,6 +6,7 @@ Written once each, from what the plane saw. The story of a run is complete witho
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Sequence
 
 from fde_ray import __version__
@@ -15,6 +16,7 @@ from fde_ray.model.clock import utc
 from fde_ray.model.dialogue import DIALOGUE_EVENT, DialogueEvent
 from fde_ray.model.result import Pause
 from fde_ray.sandbox.records import SandboxFacts
+from fde_ray.store.errors import KeyMissing
 from fde_ray.store.objects import ObjectStore, layout
 from fde_ray.store.runs import AttemptRow, CallRow, RunStore
 
@@ -33,6 +35,14 @@ class Chronicle:
         }
         key = layout.start_key(self._tenant, subject)
         await self._objects.create(key, canonical_json(document).encode())
+
+    async def sandbox_of(self, subject: str) -> SandboxFacts | None:
+        """Return what the session was started in; None when it never started."""
+        try:
+            start = await self._objects.get(layout.start_key(self._tenant, subject))
+        except KeyMissing:
+            return None
+        return SandboxFacts.model_validate(json.loads(start)["sandbox"])
 
     async def has_ended(self, subject: str) -> bool:
         return await self._objects.exists(layout.end_key(self._tenant, subject))

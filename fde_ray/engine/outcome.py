@@ -8,9 +8,11 @@ from typing import NamedTuple
 from fde_ray import __version__
 from fde_ray.cases.records import Case
 from fde_ray.gateway.pauses import ClockTotals
+from fde_ray.model.base import digest
 from fde_ray.model.grading import PointCoverage, Route
 from fde_ray.model.ids import PROTOCOL_VERSION
 from fde_ray.model.plan import RunPlan
+from fde_ray.model.profile import Profile
 from fde_ray.model.result import AttemptNote, CostLine, Pause, RunResult, Versions
 from fde_ray.model.states import GradeState, SolveEnd
 from fde_ray.protocol.deviations import active
@@ -44,6 +46,7 @@ class Evidence(NamedTuple):
     """None: no channel, or no ballot at all."""
     cost: tuple[CostLine, ...]
     facts: SandboxFacts
+    profile: Profile
 
 
 def assembled(e: Evidence) -> RunResult:
@@ -71,6 +74,7 @@ def assembled(e: Evidence) -> RunResult:
         timed_out=e.solve_end is SolveEnd.TIME_LIMIT,
         rounds=e.dialogue.rounds,
         refused_batches=e.dialogue.refused,
+        detections=e.dialogue.detections,
         pushes=e.dialogue.pushes,
         summary=e.dialogue.last_text,
         tree_hash=e.tree_hash,
@@ -132,6 +136,7 @@ def _versions(e: Evidence) -> Versions:
         gt_hash=e.plan.grade_identity.gt_hash,
         scoring_hash=e.plan.grade_identity.scoring_hash,
         scaffold_lock=identity.scaffold_lock,
+        profile=digest(e.profile),
         sandbox={
             "runtime": e.facts.runtime,
             "version": e.facts.version,

@@ -52,6 +52,13 @@ class Detected(Record):
     ballots: tuple[Ballot, ...]
 
 
+class Detection(Record):
+    """The detectors' ballots on one turn, in panel order."""
+
+    turn_no: int
+    ballots: tuple[Ballot, ...]
+
+
 class Answered(Record):
     """One question of a round got its answer."""
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from .base import Record
-from .dialogue import RefusedBatch, Round
+from .dialogue import Detection, RefusedBatch, Round
 from .failures import FailureKind
 from .grading import PointCoverage, Route
 from .states import Channel, GradeState, PauseCause, SolveEnd
@@ -73,6 +73,8 @@ class Versions(Record):
     gt_hash: str
     scoring_hash: str
     scaffold_lock: str
+    profile: str | None = None
+    """SHA-256 of the operator's profile when the result was written; None = not recorded."""
     sandbox: dict[str, str] = {}
 
 
@@ -95,6 +97,7 @@ class RunResult(Record):
     offline: tuple[str, ...] = ()
     """Roles that the offline provider answered; empty = real models everywhere."""
     unsafe_sandbox: bool = False
+    """Its agent, an extractor or an evaluator ran without isolation."""
     attempts: tuple[AttemptNote, ...] = ()
     charged_s: float | None = None
     paused_s: float | None = None
@@ -103,6 +106,8 @@ class RunResult(Record):
     timed_out: bool = False
     rounds: tuple[Round, ...] = ()
     refused_batches: tuple[RefusedBatch, ...] = ()
+    detections: tuple[Detection, ...] = ()
+    """Every vote of the question detectors."""
     pushes: int = 0
     summary: str = ""
     tree_hash: str | None = None

@@ -19,6 +19,7 @@ from fde_ray.model.dialogue import (
     Answered,
     AskedQuestion,
     Detected,
+    Detection,
     RefusedBatch,
     Replied,
     Round,
@@ -101,6 +102,7 @@ class DialogueState:
     rounds: tuple[Round, ...] = ()
     """Every batch that went to the customer; a question not answered yet has an empty answer."""
     refused: tuple[RefusedBatch, ...] = ()
+    detections: tuple[Detection, ...] = ()
     batch_keys: tuple[str, ...] = ()
     pushes: int = 0
     solving: bool
@@ -225,6 +227,8 @@ def _text_turned(state: DialogueState, turn: AgentTurn) -> DialogueState:
 
 def _detected(state: DialogueState, event: Detected) -> DialogueState:
     turn = _open(state, event, "detect").turn
+    found = Detection(turn_no=event.turn_no, ballots=event.ballots)
+    state = replace(state, detections=(*state.detections, found))
     batch = detector.verdict(event.ballots)
     return _opened(state, turn, "stop") if batch is None else _batch_asked(state, turn, batch)
 

@@ -143,6 +143,9 @@ class Stage:
         self.case, self.solve, self.extract = case, solve, extract
         self.evaluate = evaluate or self.scored_by_file
         self.planes: dict[str, Plane] = {}
+        self.facts = SandboxFacts(
+            runtime="none", version="stage", limits="rlimit+watchdog", unsafe=True
+        )
         self.started: list[str] = []
         self.refuse_start: list[Exception] = []
         self.provenance = {"verdict": "clean", "findings": []}
@@ -163,7 +166,7 @@ class Stage:
         return [one for one in self.started if ("/" in one) == (role == "extract")]
 
     async def probe(self) -> SandboxFacts:
-        return SandboxFacts(runtime="none", version="stage", limits="rlimit+watchdog", unsafe=True)
+        return self.facts
 
     async def start(self, session: SessionStart) -> Handle:
         if self.refuse_start:
