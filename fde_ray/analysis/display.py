@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from .aggregates import CLARIFICATION, NOT_APPLICABLE, Total
@@ -120,11 +121,16 @@ def seconds(total: Total) -> str:
 
 def labels(summary: SweepSummary) -> list[str]:
     """Return the warnings that every view shows first."""
+    return warnings(summary.offline, unsafe=summary.unsafe_sandbox)
+
+
+def warnings(offline: Sequence[str], *, unsafe: bool) -> list[str]:
+    """Return what a reader of scores must know first. offline: roles without a model."""
     found = []
-    if summary.offline:
-        roles = ", ".join(safe_text(role, limit=40) for role in summary.offline)
+    if offline:
+        roles = ", ".join(safe_text(role, limit=40) for role in offline)
         found.append(f"{OFFLINE_LABEL} (roles: {roles})")
-    if summary.unsafe_sandbox:
+    if unsafe:
         found.append(UNSAFE_LABEL)
     return found
 

@@ -27,13 +27,20 @@ def ls(sweep: SweepArgument, profile: ProfileOption = None, json_: JsonOption = 
 
     Example: fde-ray results ls demo-1a2b3c4d
     """
-    from .output import emit_json, note, program, table
+    from fde_ray.analysis.display import warnings
+
+    from .output import emit_json, note, program, say, table
     from .setting import profile_from, wait_for
 
     rows = wait_for(_rows(profile_from(profile), sweep))
     if json_:
         emit_json(rows)
         return
+    roles = dict.fromkeys(
+        role for row in rows for role in (row["offline"] or "").split(",") if role
+    )
+    for warning in warnings(sorted(roles), unsafe=any(row["unsafe_sandbox"] for row in rows)):
+        say(warning)
     header = ["run", "case", "condition", "system", "repeat", "status", "score", "valid", "recall"]
     table(
         header,

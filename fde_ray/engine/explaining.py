@@ -8,12 +8,15 @@ from fde_ray.model.states import GradeState, Phase, SolveEnd
 from fde_ray.store.runs import AttemptRow, SweepRun
 
 from .controller import Controller
+from .outcome import offline_roles
 from .runtime import Runtime
 
 
 async def reasons(runtime: Runtime, sweep: str, run: SweepRun) -> list[str]:
     """Return at least one sentence; the first says where the run is."""
     said = [f"The run is {_place(run).rstrip('.')}."]
+    if run.phase is Phase.DONE:
+        said += await _labels(runtime, run)
     attempts = await runtime.store.attempts_of(run.run_id)
     said += [_loss(one) for one in attempts if one.failure is not None]
     if run.phase is Phase.QUEUED:
@@ -27,6 +30,11 @@ async def reasons(runtime: Runtime, sweep: str, run: SweepRun) -> list[str]:
     if run.phase is not Phase.DONE:
         said += await _failed_call(runtime, run)
     return said
+
+
+async def _labels(runtime: Runtime, run: SweepRun) -> list[str]:
+    roles = offline_roles(await runtime.store.plan(run.run_id, run.grade_id))
+    return [f"OFFLINE answers by: {', '.join(roles)} (no model result)."] if roles else []
 
 
 async def _failed_call(runtime: Runtime, run: SweepRun) -> list[str]:

@@ -87,6 +87,14 @@ def test_results_ls_lists_every_planned_run(home: Path, cli: CommandLine) -> Non
     }
 
 
+def test_results_ls_says_first_that_no_model_answered(home: Path, cli: CommandLine) -> None:
+    assert cli("results", "ls", SWEEP).out.startswith("OFFLINE: smoke and regression")
+
+
+def test_explain_says_that_no_model_answered(home: Path, cli: CommandLine) -> None:
+    assert "OFFLINE answers by: agent" in cli("run", "explain", GOOD).out
+
+
 def test_cost_is_told_by_role(home: Path, cli: CommandLine) -> None:
     (line,) = cli("cost", SWEEP, "--json").json
     assert (line["role"], line["calls"], line["cost_nanousd"]) == ("agent", 2, 3_000_000)
