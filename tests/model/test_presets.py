@@ -81,3 +81,13 @@ def test_rule_01_paper_presets_span_the_papers_cells(
     assert (len(spec.systems), len(spec.cases)) == (systems, cases)
     assert [c.label for c in spec.conditions] == conditions
     assert len(list(spec.cells())) == systems * cases * len(conditions) * 3
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_rule_01_scaffolds_have_the_settings_of_the_paper(name: str) -> None:
+    wanted = {
+        "opencode": {"max_output_tokens": 131_072, "context_tokens": 1_000_000},
+        "openhands": {"max_steps": 200},
+    }
+    for system in preset(name).systems:
+        assert system.settings == wanted.get(system.scaffold, {})
