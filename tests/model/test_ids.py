@@ -56,6 +56,7 @@ def test_grade_id_golden_vector() -> None:
     "change",
     [
         {"case_id": "036"},
+        {"visible_hash": "0" * 64},
         {"prompt_hash": "0" * 64},
         {"condition": Condition(kind=ConditionKind.ORACLE, percent=0)},
         {"system": System(name="one", scaffold="minimal", model="openai/other")},
@@ -64,7 +65,12 @@ def test_grade_id_golden_vector() -> None:
         {"channel": Channel.NATIVE},
         {"solve_pack": "0" * 64},
         {"information_hash": "0" * 64},
+        {"customer_model": "openai/other"},
+        {"customer_temperature": 0.0},
+        {"customer_max_tokens": 9_999},
         {"customer_failure": "infra"},
+        {"detectors": ("m/2", "m/1", "m/3", "m/4", "m/5")},
+        {"budget_usd_per_run": 1.0},
         {"limits": Limits(rounds=29)},
         {"limits": Limits(steps=200)},
         {"repeat": 2},
@@ -97,17 +103,40 @@ def test_rule_03_oracle_0_hidden_oracle_1_and_full_are_four_runs() -> None:
     [
         {"scoring_hash": "0" * 64},
         {"gt_hash": "0" * 64},
+        {"information_hash": "0" * 64},
         {"grade_pack": "0" * 64},
         {"panel": ("m/2", "m/1", "m/3", "m/4", "m/5")},
         {"judges": ("m/2", "m/1", "m/3", "m/4", "m/5")},
         {"passthrough": True},
         {"panel_stop": "all"},
         {"evaluator_exception": "zero"},
+        {"panel_time_s": 1801},
+        {"panel_steps": 61},
+        {"protocol_version": "fde-bench/2"},
     ],
     ids=lambda c: next(iter(c)),
 )
 def test_each_part_of_grading_changes_the_grade_id(change: dict[str, Any]) -> None:
     assert grade_id(GRADE.evolve(**change)) != grade_id(GRADE)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("time", "1s"),
+        ("rounds", 1),
+        ("pushes", 1),
+        ("steps", 1),
+        ("cpu", 1.0),
+        ("memory", "1MiB"),
+        ("disk", "1MiB"),
+        ("processes", 8),
+        ("archive", "1MiB"),
+        ("pause_cap", "1s"),
+    ],
+)
+def test_each_limit_changes_the_run_id(name: str, value: Any) -> None:
+    assert run_id(RUN.evolve(limits=Limits(**{name: value}))) != run_id(RUN)
 
 
 def test_a_run_hashes_to_one_of_256_shards() -> None:
