@@ -193,7 +193,7 @@ def test_rule_30_a_metric_that_no_run_defines_is_none_with_its_reasons() -> None
 
 
 @pytest.mark.parametrize("condition", ["hidden", "full", "oracle:25"])
-def test_rule_2_clarification_is_not_applicable_without_a_question_channel(condition: str) -> None:
+def test_rule_02_clarification_is_not_applicable_without_a_question_channel(condition: str) -> None:
     metrics = group([make_result("017", condition=condition)]).metrics
     for name in ("recall", "precision", "ask_f1", "kqc1", "atc", "redundant"):
         found = getattr(metrics, name)
@@ -320,7 +320,7 @@ def test_every_planned_run_has_exactly_one_status() -> None:
     [{"solve_end": SolveEnd.BUDGET}, {"outcome": FailureKind.BUDGET_EXHAUSTED}],
     ids=["stopped", "shortened"],
 )
-def test_rule_1_a_budget_stopped_run_is_never_compared_as_whole(change: dict[str, Any]) -> None:
+def test_rule_01_a_budget_stopped_run_is_never_compared_as_whole(change: dict[str, Any]) -> None:
     found = group([make_result("017", score=1.0, **change)])
     assert found.statuses["budget_stopped"] == 1
     assert found.metrics.quality.value is None

@@ -20,7 +20,7 @@ ASKING = json.dumps({"asking": True, "questions": ["Which week?"]})
 SILENT = json.dumps({"asking": False, "questions": []})
 
 
-async def test_rule_8_ballots_come_in_panel_order() -> None:
+async def test_rule_08_ballots_come_in_panel_order() -> None:
     chat = ScriptedChat(lambda request, _: ASKING if request.model == "p/m3" else SILENT)
     ballots = await detect(chat, PACK, MODELS, "Which week? I wonder.")
     assert [b.model for b in ballots] == list(MODELS)
@@ -41,7 +41,7 @@ async def test_detectors_run_at_the_same_time() -> None:
     assert len(await detect(chat, PACK, MODELS, "Really?")) == 5
 
 
-async def test_rule_8_malformed_reply_is_repaired_once() -> None:
+async def test_rule_08_malformed_reply_is_repaired_once() -> None:
     chat = replies("I think so!", ASKING)
     ballots = await detect(chat, PACK, MODELS, "Which week?")
     assert all(b.asking for b in ballots)

@@ -147,7 +147,7 @@ def test_rule_16_an_end_of_the_agents_own_is_graded_and_never_rolled_again(
     played(main)
 
 
-def test_rule_6_a_run_that_the_clock_ends_is_graded_and_flagged(tmp_path: Path) -> None:
+def test_rule_06_a_run_that_the_clock_ends_is_graded_and_flagged(tmp_path: Path) -> None:
     async def solve(agent: Agent) -> None:
         await agent.start()
         await agent.sleep(11)
