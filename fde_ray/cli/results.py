@@ -78,17 +78,22 @@ def pull(
     """Copy a sweep's results into a folder; what is there already is not copied again.
 
     Writes <to>/<sweep>/{summary.json, runs.csv, runs.parquet, report.html, runs/<run>.json}.
+    A result that is missing or spoilt ends it with exit code 1, after all others were copied.
 
     Example: fde-ray results pull demo-1a2b3c4d --to results
     """
-    from .output import emit_json, note
+    from .output import emit_json, note, program
     from .setting import profile_from, wait_for
 
-    count, skipped, folder = wait_for(_pulled(profile_from(profile), sweep, to))
+    pulled = wait_for(_pulled(profile_from(profile), sweep, to))
     if json_:
-        emit_json({"folder": str(folder), "written": count, "unchanged": skipped})
+        emit_json(pulled)
     else:
-        note(f"{count} results written, {skipped} unchanged, in {folder}")
+        counts = f"{pulled['written']} results written, {pulled['unchanged']} unchanged"
+        note(f"{counts}, in {pulled['folder']}")
+    if pulled["missing"]:
+        note(f"{pulled['missing']} are missing or spoilt; see: {program()} results verify {sweep}")
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -122,7 +127,7 @@ async def _rows(profile: Profile, sweep: str) -> list[dict[str, Any]]:
         return [dict(row) for row in run_rows(found.results, found.planned)]
 
 
-async def _pulled(profile: Profile, sweep: str, to: Path) -> tuple[int, int, Path]:
+async def _pulled(profile: Profile, sweep: str, to: Path) -> dict[str, Any]:
     from fde_ray.analysis.summary import summary, summary_json
     from fde_ray.analysis.tables import csv_text, run_rows
     from fde_ray.engine.findings import findings_of
@@ -144,7 +149,12 @@ async def _pulled(profile: Profile, sweep: str, to: Path) -> tuple[int, int, Pat
         write_file(folder / "runs.csv", csv_text(rows).encode())
         write_file(folder / "runs.parquet", _parquet(rows))
         await written(runtime, sweep, folder / "report.html")
-        return counts[0], counts[1], folder
+        return {
+            "folder": str(folder),
+            "written": counts[0],
+            "unchanged": counts[1],
+            "missing": sum(row["status"] == "result_missing" for row in rows),
+        }
 
 
 async def _verified(profile: Profile, sweep: str) -> tuple[int, list[Finding]]:

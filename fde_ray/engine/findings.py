@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fde_ray.analysis.cells import Planned
+from fde_ray.model.base import sha256_hex
 from fde_ray.model.errors import UserError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.plan import RunPlan
@@ -40,12 +41,16 @@ async def findings_of(runtime: Runtime, name: str) -> Findings:
 
 
 async def result_of(runtime: Runtime, run: SweepRun) -> RunResult | None:
-    """Return the result of a run; None when it is not done, or its object is gone or spoilt."""
+    """Return the result of a run; None when it is not done, or its object is gone or spoilt.
+
+    Spoilt is all that has not the hash of the run's row.
+    """
     if run.phase is not Phase.DONE or run.commit_sha is None:
         return None
     try:
         key = layout.result_key(runtime.tenant, run.run_id, run.grade_id)
-        return parse_result(await runtime.objects.get(key))
+        data = await runtime.objects.get(key)
+        return parse_result(data) if sha256_hex(data) == run.commit_sha else None
     except (KeyMissing, ValueError):  # `results verify` says which
         return None
 

@@ -144,6 +144,18 @@ def test_a_spoilt_result_is_told_and_hides_no_other(home: Path, cli: CommandLine
     assert cli("run", "show", GOOD).code == 0
 
 
+def test_a_forged_result_is_neither_shown_nor_pulled(home: Path, cli: CommandLine) -> None:
+    (forged,) = (home / "objects").rglob(f"*{GOOD}*/**/result.json")
+    forged.chmod(0o600)
+    forged.write_bytes(forged.read_bytes().replace(b'"score":1.0', b'"score":9.0'))
+    listed = cli("results", "ls", SWEEP)
+    assert "result_missing" in listed.out
+    assert "9.0" not in listed.out
+    pulled = cli("results", "pull", SWEEP, "--to", home / "out", "--json")
+    assert (pulled.code, pulled.json["written"], pulled.json["missing"]) == (1, 1, 1)
+    assert f"fde-ray results verify {SWEEP}" in pulled.err
+
+
 def test_an_empty_state_folder_leads_to_the_demo(empty_home: Path, cli: CommandLine) -> None:
     ended = cli("sweep", "status")
     assert ended.code == 0
