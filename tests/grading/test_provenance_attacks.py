@@ -97,6 +97,13 @@ def test_rule_20_order_scrambled_against_places_is_rejected(tmp_path: Path) -> N
     assert found.verdict == "rejected"
 
 
+def test_rule_22_a_file_behind_too_many_others_does_not_go_unchecked(tmp_path: Path) -> None:
+    copy = LAYOUTS["csv"]["f.csv"]
+    output = {f"a/{n:04d}.csv": copy for n in range(2_000)}
+    output["plan.csv"] = as_csv(changed(2, length_mm=2001))
+    assert verdict(tmp_path, LAYOUTS["csv"], output).verdict == "rejected"
+
+
 @pytest.mark.parametrize("rows", [ROWS[:-1], [*ROWS, ROWS[0] | {"job_id": "J-999"}]])
 def test_rule_21_decision_rows_are_fixed_even_when_disclosed(
     tmp_path: Path, rows: list[Row]

@@ -26,6 +26,8 @@ def checked(job: dict[str, Any], workspace: str, output: str) -> Verdict:
     names = _output_names(output)
     if not names:
         return Verdict("unchecked", ["the output folder holds no file"])
+    if len(names) > MAX_FILES:
+        return Verdict("rejected", [f"the output folder holds more than {MAX_FILES} files"])
     for name in names:
         verdict = _checked_file(name, schema.get(name), job, workspace, output)
         whole.findings += [f"{name}: {finding}" for finding in verdict.findings]
@@ -40,7 +42,7 @@ def _output_names(output: str) -> list[str]:
             path = os.path.relpath(os.path.join(base, name), output)
             if path != RESULT_FILE:
                 found.append(path)
-    return sorted(found)[:MAX_FILES]
+    return sorted(found)
 
 
 def _checked_file(
