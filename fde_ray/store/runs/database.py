@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Table, insert, or_, update
 from sqlalchemy.sql import ClauseElement
 
-from fde_ray.model.errors import Superseded
+from fde_ray.model.errors import StoreError, Superseded
 
 from . import dialect
 from .notifier import Notifier
@@ -145,6 +145,7 @@ class Database:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._ended: deque[Callable[[], None]] = deque()
         self._waking: asyncio.AbstractEventLoop | None = None
+        self._is_closed = False
         self._thread = threading.Thread(target=self._work, name="run-store", daemon=True)
         self._thread.start()
 
@@ -152,9 +153,10 @@ class Database:
         await self._call(self._connect)
 
     async def close(self) -> None:
-        """Close after the calls in flight; the object is of no use afterwards."""
+        """Close after the calls in flight; later ones raise StoreError."""
         if self._thread.is_alive():
             await self._call(self._disconnect)
+            self._is_closed = True
             self._jobs.put(None)
             self._thread.join()
 
@@ -188,6 +190,8 @@ class Database:
         return result, transaction.topics
 
     async def _call(self, job: Callable[[], tuple[T, Sequence[Hashable]]]) -> T:
+        if self._is_closed:
+            raise StoreError("the run store is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 

@@ -181,6 +181,13 @@ async def test_store_closes_twice_and_leaves_no_thread(tmp_path: Path) -> None:
     assert not store._db._thread.is_alive()
 
 
+async def test_call_after_the_close_is_refused_and_never_waits(tmp_path: Path) -> None:
+    async with RunStore(tmp_path / "runs.db") as store:
+        pass
+    with pytest.raises(StoreError, match="closed"):
+        await store.sweeps()
+
+
 ADDER = """
 async def main():
     async with RunStore(PATH) as store:
