@@ -129,6 +129,16 @@ def test_rule_23_route_votes(
     assert route.vote_reason
 
 
+@pytest.mark.parametrize("first", [0.0, 0.62])
+def test_rule_19_output_that_differs_from_the_first_scored_one_casts_no_vote(first: float) -> None:
+    """The first score binds, 0 included: a later and better output counts for nothing."""
+    scored = EVALUATION.evolve(score=first)
+    kept = facts(evaluation=scored, output_sha256="a", first_scored_sha256="a")
+    assert route_from(kept).vote == first
+    route = route_from(kept.evolve(output_sha256="b"))
+    assert (route.vote, route.failure) == (None, FailureKind.EXTRACTOR_CHANGED_OUTPUT)
+
+
 def test_rule_23_evaluator_exception_may_be_recorded_as_zero() -> None:
     crashed = facts(evaluation=None, failure=FailureKind.EVALUATOR_CRASH)
     assert route_from(crashed, "zero").vote == 0.0
