@@ -56,7 +56,9 @@ def ended(command: Callable[[], Any]) -> int:
 def _misused(error: TyperException) -> int:
     context = getattr(error, "ctx", None)
     message = error.format_message().strip()
-    if message:
+    if context is not None and message == context.get_help().strip():
+        typer.echo(message, err=True)  # a group without a command: its whole help
+    elif message:
         path = context.command_path if context is not None else "fde-ray"
         complain(f"{message.rstrip('.')} (see: {path} --help)", MISUSED)
     return MISUSED

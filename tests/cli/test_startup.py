@@ -50,6 +50,13 @@ def test_every_command_has_help_with_exit_code_0(path: str, cli: CommandLine) ->
     assert path in ended.out
 
 
+@pytest.mark.parametrize("path", sorted(set(ALL) - set(LEAVES)))
+def test_a_group_without_a_command_shows_its_help_line_by_line(path: str, cli: CommandLine) -> None:
+    ended = cli(*path.split()[1:])
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == cli(*path.split()[1:], "--help").out
+
+
 @pytest.mark.parametrize("path", LEAVES)
 def test_every_help_text_shows_an_example_of_its_command(path: str) -> None:
     help_text = str(LEAVES[path].help)
