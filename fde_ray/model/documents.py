@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from .base import Record
 from .errors import SpecError
+from .specs import NAME
 
 R = TypeVar("R", bound=Record)
 
@@ -104,5 +105,20 @@ def _message(error: Any) -> str:
         return f"unknown key {loc!r}"
     if error["type"] == "missing":
         return f"{loc!r} is missing"
-    text = str(error["msg"]).removeprefix("Value error, ")
+    text = _advice(error) or str(error["msg"]).removeprefix("Value error, ")
     return f"{loc}: {text}" if loc else text
+
+
+def _advice(error: Any) -> str:
+    """Return what to write instead, where pydantic speaks of Python; empty if its text will do."""
+    kind, given = error["type"], error["input"]
+    if kind == "string_type" and isinstance(given, int | float):
+        return "write it in quotes: YAML reads it as a number"
+    if kind == "string_pattern_mismatch" and error["ctx"]["pattern"] == NAME:
+        return f"{str(given)[:40]!r} is no name: up to 63 small letters, digits, '.', '_' or '-'"
+    bounds = error.get("ctx", {})
+    if kind == "too_short":
+        return f"at least {bounds['min_length']} needed, not {bounds['actual_length']}"
+    if kind == "too_long":
+        return f"at most {bounds['max_length']} allowed, not {bounds['actual_length']}"
+    return ""

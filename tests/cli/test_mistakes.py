@@ -63,6 +63,10 @@ DOCUMENTS = {
     "not a mapping": ("- a", "mapping"),
     "not text": ("\udcff\udcfe", "utf-8"),
     "unknown key": (SPEC + "repats: 3\n", ":10: unknown key 'repats'"),
+    "number for a name": (SPEC.replace('"017"', "017"), ":3: cases.0: write it in quotes"),
+    "no name": (SPEC.replace("mine", "My Sweep"), "is no name: up to 63 small letters"),
+    "panel too small": (SPEC.replace(", offline/e-5", ""), "at least 5 needed, not 4"),
+    "panel too large": (SPEC.replace("e-5]", "e-5, offline/e-6]"), "at most 5 allowed, not 6"),
     "bad unit": (SPEC + "limits: {time: 10 fortnights}\n", "12h"),
     "unknown case": (SPEC.replace('"017"', '"099"'), ":3: unknown case '099'; known: 017"),
     "second case unknown": (

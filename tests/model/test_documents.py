@@ -51,7 +51,7 @@ def test_a_byte_order_mark_is_fine() -> None:
         ("offline/reference", "'no such model!'", 4, "pattern"),
         (", offline/e5", "", 8, "at least 5"),
         ("name: demo", "name: demo\nname: again", 2, "given twice"),
-        ("name: demo", "name: Demo Sweep", 1, "pattern"),
+        ("name: demo", "name: Demo Sweep", 1, "small letters"),
         ("customer: {model: offline/customer}", "x: 1", 1, "missing"),
         ("customer: {model: offline/customer}", "customer: [1", 7, ""),
         ("customer: {model: offline/customer}", "customer: &a {model: *b}", 6, "alias"),
