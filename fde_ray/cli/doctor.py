@@ -10,9 +10,10 @@ import typer
 from .setting import JsonOption, ProfileOption
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from fde_ray.model.profile import Profile
+
+
+_LITELLM = "litellm's own address"
 
 
 class Finding(NamedTuple):
@@ -24,8 +25,8 @@ class Finding(NamedTuple):
 def doctor(profile: ProfileOption = None, json_: JsonOption = False) -> None:
     """Say what works on this machine, and what to do about the rest.
 
-    Looks at Python, the sandbox, the state folder, the cases and the model endpoints; calls no
-    model.
+    Looks at Python, the sandbox, the state folder and the cases, and whether each model endpoint
+    has its key and can be connected to; calls no model.
 
     Example: fde-ray doctor
     """
@@ -49,8 +50,7 @@ async def _findings(profile: Profile) -> list[Finding]:
     found.append(_state_folder(profile))
     found.append(_cases(profile))
     found.append(await _sandbox(profile))
-    found += [_endpoint(profile, place) for place in range(len(profile.endpoints))]
-    return found
+    return found + await _endpoints(profile)
 
 
 def _state_folder(profile: Profile) -> Finding:
@@ -95,23 +95,12 @@ async def _sandbox(profile: Profile) -> Finding:
     return Finding("sandbox", True, f"{facts.runtime} {facts.version}, limits by {facts.limits}")
 
 
-def _endpoint(profile: Profile, place: int) -> Finding:
-    import os
+async def _endpoints(profile: Profile) -> list[Finding]:
+    from .endpoints import faults
 
-    endpoint = profile.endpoints[place]
-    where = endpoint.base_url or "litellm's own address"
-    if endpoint.base_url and not endpoint.base_url.startswith(("http://", "https://")):
-        return Finding("endpoint", False, f"{endpoint.match}: {where} must begin with http(s)://")
-    if endpoint.api_key_env and not os.environ.get(endpoint.api_key_env):
-        reason = f"set the environment variable {endpoint.api_key_env}"
-        return Finding("endpoint", False, f"{endpoint.match}: {reason}")
-    if endpoint.api_key_file and not _is_file(endpoint.api_key_file):
-        return Finding("endpoint", False, f"{endpoint.match}: no file {endpoint.api_key_file}")
-    return Finding("endpoint", True, f"{endpoint.match} -> {where}")
-
-
-def _is_file(name: str) -> bool:
-    from pathlib import Path
-
-    path: Path = Path(name).expanduser()
-    return path.is_file()
+    return [
+        Finding("endpoint", False, f"{endpoint.match}: {fault}")
+        if fault
+        else Finding("endpoint", True, f"{endpoint.match} -> {endpoint.base_url or _LITELLM}")
+        for endpoint, fault in zip(profile.endpoints, await faults(profile), strict=True)
+    ]

@@ -62,7 +62,7 @@ def explain(run: RunArgument, profile: ProfileOption = None, json_: JsonOption =
 
 @app.command()
 def logs(run: RunArgument, profile: ProfileOption = None, json_: JsonOption = False) -> None:
-    """Print the dialogue of a run as our side saw it, and its model calls, in order of time.
+    """Print a run's dialogue and its model calls in order of time.
 
     Example: fde-ray run logs 1a2b3c
     """
@@ -164,7 +164,7 @@ def _print_state(state: dict[str, Any]) -> None:
         safe(f"phase {state['phase']}, solving ended: {state['solve_end']}, grade {state['grade']}")
     )
     if state["failure"]:
-        detail = "" if state["detail"] == state["failure"] else state["detail"] or ""
+        detail = (state["detail"] or "").removeprefix(state["failure"]).removeprefix(": ")
         say(safe(f"failure {state['failure']}: {detail}".rstrip(": ")))
 
 
@@ -173,7 +173,8 @@ def _print_result(result: RunResult) -> None:
 
     score = "none" if result.score is None else repr(result.score)
     zero = f", zero because of: {result.zero_signature}" if result.zero_signature else ""
-    say(f"score {score}, valid {'unknown' if result.valid is None else result.valid}{zero}")
+    valid = {None: "unknown", True: "yes", False: "no"}[result.valid]
+    say(f"score {score}, valid {valid}{zero}")
     if result.offline:
         say(f"OFFLINE answers by: {', '.join(result.offline)} (no model result)")
     if result.unsafe_sandbox:
@@ -181,8 +182,8 @@ def _print_result(result: RunResult) -> None:
     for route in result.routes:
         say(
             safe(
-                f"route {route.route} {route.model}: {route.status.value}, vote {route.vote} "
-                f"({route.vote_reason})"
+                f"route {route.route} {route.model}: {route.status.value}, "
+                f"vote {'none' if route.vote is None else route.vote} ({route.vote_reason})"
             )
         )
     if result.metrics is not None:

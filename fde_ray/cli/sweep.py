@@ -87,6 +87,7 @@ def submit(
 
       fde-ray sweep submit demo --case 017 --json > summary.json
     """
+    from .endpoints import warn
     from .output import emit_json, note
     from .running import carried_out, finish, resuming
     from .setting import profile_from, wait_for
@@ -104,6 +105,7 @@ def submit(
         note(f"sweep {name} {'is stored' if new else 'was stored before; it is left as it is'}")
         note(f"next: {resuming(name, profile)}")
         return
+    wait_for(warn(chosen))
     work = carried_out(chosen, document, unsafe=unsafe, html=html)
     finish(wait_for(work, go_on=resuming(name, profile)), name, json_=json_)
 
@@ -121,10 +123,13 @@ def resume(
 
     Example: fde-ray sweep resume demo-1a2b3c4d
     """
+    from .endpoints import warn
     from .running import finish, resumed, resuming
     from .setting import profile_from, wait_for
 
-    work = resumed(profile_from(profile), name, unsafe=unsafe)
+    chosen = profile_from(profile)
+    wait_for(warn(chosen))
+    work = resumed(chosen, name, unsafe=unsafe)
     finish(wait_for(work, go_on=resuming(name, profile)), name, json_=json_)
 
 

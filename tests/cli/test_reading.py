@@ -208,6 +208,14 @@ def test_case_check_of_a_damaged_package_says_what_is_wrong(
         ),
         ("endpoints: [{match: m, api_key_file: nokey}]\n", "m: no file nokey"),
         ("endpoints: [{match: m, base_url: host:80}]\n", "must begin with http(s)://"),
+        (
+            "endpoints: [{match: m, base_url: http://host/v1/chat/completions}]\n",
+            "must be the root before /chat/completions",
+        ),
+        (
+            "endpoints: [{match: m, base_url: http://127.0.0.1:9/v1}]\n",
+            "m: cannot connect to 127.0.0.1:9; is the server running?",
+        ),
     ],
 )
 def test_doctor_says_what_to_do(
