@@ -38,8 +38,9 @@ async def carried_out(
         # Before anything is stored: the other process would begin to carry it out.
         await runtime.store.refuse_if_held()
         controller = Controller(runtime)
-        if not await controller.submit(spec):
-            await controller.resume(spec.name)
+        await controller.submit(spec)
+        # Stored before: go on. New: try what another sweep, sharing its runs, had set aside.
+        await controller.resume(spec.name)
         return await _run_here(runtime, spec.name, html)
 
 

@@ -90,3 +90,22 @@ def test_the_exit_code_is_1_unless_every_run_has_a_result(
     shown = capsys.readouterr()
     assert json.loads(shown.out)["planned"] == 0
     assert ("not all runs have a result" in shown.err) is not complete
+
+
+def test_a_new_sweep_tries_again_what_another_had_set_aside(
+    spec: Path, tmp_path: Path, cli: CommandLine
+) -> None:
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(
+        "endpoints:\n"
+        '- {match: "nowhere/*", base_url: "http://127.0.0.1:9/v1", api_key_env: FDE_RAY_NO_KEY}\n'
+    )
+    asking = SPEC.replace("scripted, model: offline/literal", "minimal, model: nowhere/m")
+    for attempt, name in enumerate(["mine", "renamed"], start=1):
+        spec.write_text(asking.replace("name: mine", f"name: {name}"))
+        submitted = cli("sweep", "submit", spec, "--profile", profile)
+        assert submitted.code == 1
+        assert "warning: endpoint nowhere/*: set the environment variable" in submitted.err
+        (row,) = cli("results", "ls", name, "--json").json
+        state = cli("run", "show", row["run_id"], "--json").json["state"]
+        assert (state["phase"], state["attempts"]) == ("quarantined", attempt)
