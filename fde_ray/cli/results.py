@@ -178,5 +178,8 @@ def _parquet(rows: list[dict[str, Any]]) -> bytes:
     return page.getvalue()
 
 
-def _cell(value: Any) -> str:
-    return "-" if value is None else str(value)
+def _cell(value: bool | float | None) -> str:
+    """Return a value for people; `--json` and `pull` have every digit."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else f"{value:.4f}"

@@ -46,7 +46,8 @@ async def _failed_call(runtime: Runtime, run: SweepRun) -> list[str]:
 
 def _place(run: SweepRun) -> str:
     if run.phase is Phase.DONE:
-        return f"done, grade {run.grade.value}, score {run.score}"
+        score = "" if run.score is None else f", score {run.score}"
+        return f"done, grade {run.grade.value}{score}"
     if run.phase is Phase.QUARANTINED and run.solve_end is not SolveEnd.ISOLATION_LOST:
         kind = run.failure or run.grade_failure
         return f"set aside: {_text(kind)}" if kind else "set aside"
@@ -90,7 +91,7 @@ async def _working(runtime: Runtime, run: SweepRun, attempts: list[AttemptRow]) 
 
 def _loss(attempt: AttemptRow) -> str:
     kind = attempt.failure or ""
-    detail = "" if attempt.detail == kind else attempt.detail or ""
+    detail = (attempt.detail or "").removeprefix(kind).removeprefix(": ")
     return f"Attempt {attempt.number} was lost: {_text(kind)} {detail}".rstrip()
 
 
