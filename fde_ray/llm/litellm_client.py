@@ -37,24 +37,27 @@ class LiteLLM:
 
     def __init__(self, endpoint: Endpoint, clock: Clock, sdk: Any = None) -> None:
         self._endpoint, self._clock, self._sdk = endpoint, clock, sdk
+        self._turns = asyncio.Semaphore(endpoint.max_parallel)
 
     async def aclose(self) -> None:
         """Nothing is held: the SDK pools connections for the whole process."""
 
     async def complete(self, request: ChatRequest, bill: Bill) -> ChatReply:
-        reply = await self._call(request, stream=False)
+        async with self._turns:
+            reply = await self._call(request, stream=False)
         return parse_reply(to_json(_plain(reply)), request.model)
 
     async def stream(self, request: ChatRequest, bill: Bill) -> AsyncIterator[dict[str, Any]]:
-        chunks = await self._call(request, stream=True)
-        key = read_key(self._endpoint)
-        try:
-            async for chunk in chunks:
-                yield parse_chunk(to_json(_plain(chunk)).decode())
-        except ProviderError:
-            raise
-        except Exception as error:
-            raise self._translated(error, key, uncertain=True) from error
+        async with self._turns:
+            chunks = await self._call(request, stream=True)
+            key = read_key(self._endpoint)
+            try:
+                async for chunk in chunks:
+                    yield parse_chunk(to_json(_plain(chunk)).decode())
+            except ProviderError:
+                raise
+            except Exception as error:
+                raise self._translated(error, key, uncertain=True) from error
 
     async def _call(self, request: ChatRequest, *, stream: bool) -> Any:
         key = read_key(self._endpoint)

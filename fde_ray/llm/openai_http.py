@@ -36,11 +36,13 @@ class OpenAIHttp:
     ) -> None:
         assert endpoint.base_url is not None
         self._endpoint, self._clock = endpoint, clock
+        # Waiting for a turn of ours is no slowness of the provider: it stands before the timeout.
+        self._turns = asyncio.Semaphore(endpoint.max_parallel)
         self._url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
         self._client = httpx.AsyncClient(
             transport=transport,
             timeout=httpx.Timeout(endpoint.timeout, connect=CONNECT_TIMEOUT_S, pool=None),
-            limits=httpx.Limits(max_connections=endpoint.max_parallel),
+            limits=httpx.Limits(max_connections=None),
             follow_redirects=False,
             trust_env=False,
         )
@@ -77,6 +79,7 @@ class OpenAIHttp:
         body = wire_body(request, self._endpoint, stream=stream)
         try:
             async with (
+                self._turns,
                 asyncio.timeout(self._endpoint.timeout),
                 self._client.stream("POST", self._url, json=body, headers=headers) as response,
             ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -59,6 +60,16 @@ async def test_a_whole_reply_keeps_text_usage_and_name() -> None:
     assert fake.bodies == [
         {"model": "big", "messages": [{"role": "user", "content": "hi"}], "top_p": 0.5}
     ]
+
+
+async def test_waiting_for_a_turn_is_not_held_against_the_provider() -> None:
+    slow = Answer(body=completion(), delay_s=0.3)
+    async with endpoint(slow, timeout="900ms", max_parallel=1) as (fake, client):
+        calls = [asyncio.create_task(client.complete(REQUEST, BILL)) for _ in range(4)]
+        await asyncio.sleep(0.1)
+        assert len(fake.bodies) == 1
+        replies = await asyncio.gather(*calls)
+    assert [reply.text for reply in replies] == ["hi"] * 4
 
 
 async def test_a_stream_always_asks_for_usage_and_keeps_its_chunks() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -66,6 +67,24 @@ async def test_the_sdk_is_told_not_to_retry_and_when_to_give_up() -> None:
     (sent,) = sdk.sent
     assert (sent["num_retries"], sent["max_retries"], sent["timeout"]) == (0, 0, 30.0)
     assert sent["model"] == "acme/big"
+
+
+async def test_calls_through_the_sdk_take_turns_too() -> None:
+    class Slow(FakeSdk):
+        async def acompletion(self, **fields: Any) -> Any:
+            reply = await super().acompletion(**fields)
+            await released.wait()
+            return reply
+
+    released = asyncio.Event()
+    sdk = Slow({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]})
+    client = LiteLLM(Endpoint(match="*", max_parallel=2), ManualClock(), sdk)
+    calls = [asyncio.create_task(client.complete(REQUEST, BILL)) for _ in range(5)]
+    await asyncio.sleep(0.05)
+    under_way = len(sdk.sent)
+    released.set()
+    await asyncio.gather(*calls)
+    assert (under_way, len(sdk.sent)) == (2, 5)
 
 
 @pytest.mark.parametrize(
