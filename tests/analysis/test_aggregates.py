@@ -49,14 +49,14 @@ def scores(**by_case: list[float | None]) -> list[RunResult]:
     ]
 
 
-def test_quality_is_the_mean_of_case_means_to_the_last_digit() -> None:
+def test_rule_30_quality_is_the_mean_of_case_means_to_the_last_digit() -> None:
     found = group(scores(c017=[0.1, 0.2, 0.3], c036=[0.7, 1.1, 0.0])).metrics.quality
     # Sums without rounding in between: 0.1 + 0.2 + 0.3 is 0.6, where plain addition gives more.
     assert found.value == (0.6 / 3 + 1.8 / 3) / 2 == 0.39999999999999997
     assert (found.n, found.of, found.unit) == (2, 2, "cases")
 
 
-def test_quality_weighs_cases_and_not_runs() -> None:
+def test_rule_30_quality_weighs_cases_and_not_runs() -> None:
     planned = make_plan(scores(c017=[1.0], c036=[0.0, 0.0, 0.0]))
     assert group(scores(c017=[1.0], c036=[0.0, 0.0, 0.0]), planned).metrics.quality.value == 0.5
 
