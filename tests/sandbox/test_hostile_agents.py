@@ -292,7 +292,7 @@ async def test_binary_and_endless_output_is_cut(plane: FakePlane, play: Play) ->
     assert plane.turn_bodies[0]["text"] == "x?y\x00z"
 
 
-async def test_agent_that_delivers_nothing_is_pushed_and_then_collected(
+async def test_rule_12_agent_that_delivers_nothing_is_pushed_and_then_collected(
     plane: FakePlane, play: Play
 ) -> None:
     push = {"status": "done", "action": "push", "message": "Please go on."}
