@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from fde_ray.model.clock import utc
 from fde_ray.model.failures import FAILURES, FailureKind
-from fde_ray.model.states import GradeState, Phase, SolveEnd
+from fde_ray.model.states import GradeState, PauseCause, Phase, SolveEnd
 from fde_ray.store.runs import AttemptRow, SweepRun
 
 from .controller import Controller
 from .outcome import offline_roles
 from .runtime import Runtime
+
+_PAUSES = {
+    PauseCause.OUTAGE: "we could not serve its request",
+    PauseCause.NO_SUPERVISOR: "no fde-ray is at work",
+    PauseCause.CUSTOMER_DOWN: "the customer's model does not answer",
+    PauseCause.DETECTOR_DOWN: "the detectors' models do not answer",
+    PauseCause.PROVIDER: "the agent's model cannot be reached or does not answer",
+    PauseCause.RATE_LIMIT: "the agent's model asks to wait (rate limit)",
+    PauseCause.BUDGET_WAIT: "it waits for its share of a budget",
+}
 
 
 async def reasons(runtime: Runtime, sweep: str, run: SweepRun) -> list[str]:
@@ -78,7 +88,8 @@ async def _working(runtime: Runtime, run: SweepRun, attempts: list[AttemptRow]) 
     if live is not None:
         open_pauses = [p for p in await runtime.store.pauses(live.subject) if p.closed_at is None]
         said += [
-            f"Its clock is paused since {utc(p.opened_at)}: {p.cause.value}." for p in open_pauses
+            f"Its clock stands still since {utc(p.opened_at)}: {_PAUSES[p.cause]}."
+            for p in open_pauses
         ]
         if live.heartbeat_at is not None:
             said.append(f"Its shim was last heard at {utc(live.heartbeat_at)}.")
