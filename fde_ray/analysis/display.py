@@ -106,6 +106,12 @@ def money(total: Total) -> str:
     return f"≥ {dollars} ({total.unknown} unknown)" if total.known else "unknown"
 
 
+def whole_cost(summary: SweepSummary) -> str:
+    """Return the cost of all roles, a sum over results: where none is, that is no cost of zero."""
+    known = summary.cost or not summary.planned
+    return money(summary.cost_nanousd) if known else "unknown"
+
+
 def count(total: Total) -> str:
     if total.value is not None:
         return f"{total.value:,}"

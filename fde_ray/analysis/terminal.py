@@ -65,9 +65,7 @@ def leaderboard_tables(summary: SweepSummary, *, width: int = 100) -> list[Table
 def headline(summary: SweepSummary) -> str:
     """Return one line: which sweeps, how many runs, what they cost."""
     names = safe_text(", ".join(summary.sweeps), limit=80) or "no sweep"
-    # Costs are summed over results: where none is, that is no cost of zero.
-    known = summary.cost or not summary.planned
-    cost = display.money(summary.cost_nanousd) if known else "unknown"
+    cost = display.whole_cost(summary)
     return f"{names}: {summary.scored} of {summary.planned} planned runs scored, cost {cost}"
 
 
