@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typer import TyperException
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+_OF_A_COMMAND = ("No such option: --profile", "No such option: --json")
 
 
 class Interrupted(FdeRayError):
@@ -60,7 +61,8 @@ def _misused(error: TyperException) -> int:
         typer.echo(message, err=True)  # a group without a command: its whole help
     elif message:
         path = context.command_path if context is not None else "fde-ray"
-        complain(f"{message.rstrip('.')} (see: {path} --help)", MISUSED)
+        where = "options follow the command, " if message.startswith(_OF_A_COMMAND) else ""
+        complain(f"{message.rstrip('.')} ({where}see: {path} --help)", MISUSED)
     return MISUSED
 
 

@@ -30,6 +30,7 @@ LINES = {
     "unknown command": ("swep", "did you mean 'sweep'"),
     "unknown subcommand": ("sweep stat", "did you mean 'status'"),
     "unknown option": ("sweep status --jsn", "--json"),
+    "option before the command": ("--json sweep status", "options follow the command"),
     "missing argument": ("run show", "'run'"),
     "value out of range": ("demo --repeats 0", "--repeats"),
     "unknown sweep": ("results ls nope", "sweep status"),
