@@ -10,7 +10,7 @@ VERSITYGW := $(GO_TOOLS)/versitygw-$(VERSITYGW_VERSION)/versitygw
 .PHONY: help setup demo test lint test-s3 test-local-llm bench fmt lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
 
 setup: ## install what is missing on this machine
 	@scripts/setup.sh
