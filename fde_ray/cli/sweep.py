@@ -306,16 +306,19 @@ def _set_state(action: Literal["pause", "cancel"], name: str, profile: Path | No
     from .running import resuming
     from .setting import profile_from, system, wait_for
 
-    async def change() -> bool:
+    async def change() -> str | None:
         async with system(profile_from(profile)) as runtime:
             controller = Controller(runtime)
             if (await controller.status(name)).is_finished:
-                return False
+                return None
             await (controller.pause(name) if action == "pause" else controller.cancel(name))
-            return True
+            if await runtime.store.lease_holder() is None:
+                return "no fde-ray is at work here; the next one acts on it"
+            return "the running fde-ray acts on it within seconds"
 
-    if not wait_for(change()):
+    acted = wait_for(change())
+    if acted is None:
         note(f"sweep {name} has ended; there is nothing to {action}")
         return
-    note(f"sweep {name}: {action} noted; a running fde-ray acts on it within seconds")
+    note(f"sweep {name}: {action} noted; {acted}")
     note(f"next: {resuming(name, profile)} goes on with it")

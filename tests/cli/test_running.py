@@ -79,6 +79,7 @@ def test_a_stored_sweep_waits_until_it_is_resumed(spec: Path, cli: CommandLine) 
     assert shown.code == 0
     assert "0 of 1 planned runs scored" in shown.out
     assert "no model call yet" in cli("cost", "mine").err
+    assert "no fde-ray is at work" in cli("sweep", "cancel", "mine").err
 
 
 @pytest.mark.parametrize("complete", [True, False])
