@@ -75,6 +75,7 @@ def described(progress: Progress) -> str:
         f"{progress.graded}/{progress.planned} runs graded",
         phases,
         f"{bad} set aside" if bad else "",
+        *(f"{count} held: {cause.value}" for cause, count in sorted(progress.held.items())),
         f"{progress.questions} questions answered",
         cost + (" (offline)" if progress.offline else ""),
     ]

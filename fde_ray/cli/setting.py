@@ -107,8 +107,12 @@ def checked(source: SpecSource, spec: SweepSpec, profile: Profile) -> SweepSpec:
 
     for fault in name_faults(spec, names_here(profile)):
         line = line_of(source.text, in_source(source.spec, spec, fault.loc))
-        raise SpecError(fault.message, path=source.path, line=line)
+        hint = "; --available leaves out what is not here" if fault.loc[0] in _PARTS else ""
+        raise SpecError(fault.message + hint, path=source.path, line=line)
     return spec
+
+
+_PARTS = ("cases", "systems")
 
 
 def names_here(profile: Profile) -> Names:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fde_ray.model.result import CostLine
-from fde_ray.model.states import Phase
+from fde_ray.model.states import PauseCause, Phase
 
 from .controller import Controller, SweepStatus
 from .findings import write_marks
@@ -26,6 +26,8 @@ class Progress(NamedTuple):
     planned: int
     finished: int
     phases: Counter[Phase]
+    held: Counter[PauseCause]
+    """Runs of this store whose clock stands still, by cause."""
     graded: int
     questions: int
     """Answered by the customer so far."""
@@ -76,6 +78,7 @@ async def progress_of(controller: Controller, names: Sequence[str], elapsed_s: f
         planned=phases.total(),
         finished=sum(count for phase, count in phases.items() if phase.is_terminal),
         phases=phases,
+        held=await controller.held(),
         graded=phases[Phase.DONE],
         questions=sum(line.calls for line in costs if line.role == "customer"),
         cost_nanousd=None if None in known else sum(value or 0 for value in known),

@@ -12,7 +12,7 @@ from fde_ray.model.errors import UserError
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.result import CostLine
 from fde_ray.model.specs import SweepSpec
-from fde_ray.model.states import GradeState, Phase
+from fde_ray.model.states import GradeState, PauseCause, Phase
 from fde_ray.scaffolds import scaffold
 from fde_ray.store.objects import layout
 from fde_ray.store.runs import SweepRow, SweepRun
@@ -117,6 +117,10 @@ class Controller:
             # What others want as well goes on without this sweep.
             return not await self._store.unwanted_runs()
         return state == "paused" and all(_waits(phase) for phase in left)
+
+    async def held(self) -> Counter[PauseCause]:
+        """Count the runs of this store whose clock stands still, by cause."""
+        return await self._store.held()
 
     async def costs(self, name: str) -> list[CostLine]:
         """Return cost by role of all that the sweep wants."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from fde_ray.cli.progress import ProgressLine, clock_text, described
 from fde_ray.engine.campaign import Progress
-from fde_ray.model.states import Phase
+from fde_ray.model.states import PauseCause, Phase
 
 
 class Terminal(io.StringIO):
@@ -30,6 +30,7 @@ def progress(graded: int, **changes: Any) -> Progress:
         "planned": 9,
         "finished": graded,
         "phases": phases,
+        "held": Counter(),
         "graded": graded,
         "questions": 4,
         "cost_nanousd": 0,
@@ -48,6 +49,11 @@ def test_runs_set_aside_and_unknown_cost_are_told() -> None:
     text = described(progress(1, phases=phases, cost_nanousd=None, offline=False))
     assert "3 set aside" in text
     assert text.endswith("cost unknown")
+
+
+def test_runs_that_wait_for_a_provider_are_told() -> None:
+    text = described(progress(1, held=Counter({PauseCause.PROVIDER: 2})))
+    assert "2 held: provider" in text
 
 
 def test_a_log_gets_few_lines_and_always_the_last() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -25,6 +26,7 @@ _ADD_CLOSED = keeping(schema.pauses, "subject", "opened_at", "cause", "closed_at
 _CLOSE = updating(
     schema.pauses, _P.subject == b("subject_"), _P.closed_at.is_(None), columns=("closed_at",)
 )
+_HELD = Statement(select(_P.cause, func.count()).where(_P.closed_at.is_(None)).group_by(_P.cause))
 _PAUSES = Statement(
     select(_P.cause, _P.opened_at, _P.closed_at)
     .where(_P.subject == b("subject_"))
@@ -67,6 +69,11 @@ class Pauses:
         """Close the open interval; False = there was none."""
         now = self._clock.now() if at is None else at
         return await self._db.write(lambda t: t.run(_CLOSE, subject_=subject, closed_at=now)) > 0
+
+    async def held(self) -> Counter[PauseCause]:
+        """Count the clocks that stand still now, by cause."""
+        rows = await self._db.read(lambda t: t.all(_HELD))
+        return Counter({PauseCause(cause): count for cause, count in rows})
 
     async def pauses(self, subject: str) -> list[Pause]:
         return await self._db.read(lambda t: pauses_of(t, subject))

@@ -61,3 +61,11 @@ async def test_beats_in_time_are_no_gap(store: RunStore, clock: ManualClock) -> 
     for _ in range(5):
         clock.at += 15
         assert await store.beat("a") is None
+
+
+async def test_held_clocks_are_counted_by_cause(store: RunStore, subject: str) -> None:
+    assert await store.held() == {}
+    await store.open_pause(subject, PauseCause.PROVIDER)
+    assert await store.held() == {PauseCause.PROVIDER: 1}
+    await store.close_pause(subject)
+    assert await store.held() == {}
