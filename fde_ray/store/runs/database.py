@@ -14,7 +14,7 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Table, insert, or_, update
 from sqlalchemy.sql import ClauseElement
@@ -134,6 +134,13 @@ class Transaction:
         self.topics.extend(topics)
 
 
+class _Batch(NamedTuple):
+    """Calls of one turn of an event loop."""
+
+    loop: asyncio.AbstractEventLoop
+    jobs: list[Callable[[], None]]
+
+
 class Database:
     """Runs functions of a `Transaction` on the database thread, in the order of the calls."""
 
@@ -142,9 +149,10 @@ class Database:
         self.changed = Notifier()
         self._busy_timeout_s = busy_timeout_s
         self._connection: Any = None
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Batch | None] = SimpleQueue()
+        self._called: list[Callable[[], None]] = []
+        self._sending: asyncio.AbstractEventLoop | None = None
         self._ended: deque[Callable[[], None]] = deque()
-        self._waking: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
         self._thread = threading.Thread(target=self._work, name="run-store", daemon=True)
         self._thread.start()
@@ -216,28 +224,27 @@ class Database:
             except Exception as error:  # noqa: BLE001 - the boundary to the caller's task
                 outcome = (None, (), error)
             self._ended.append(partial(settle, *outcome))
-            self._wake(loop)
 
-        self._jobs.put(perform)
+        self._called.append(perform)
+        if self._sending is not loop:
+            self._sending = loop
+            loop.call_soon(self._send, loop)
         return await future
 
-    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have the loop settle what has ended; one wake-up serves all that ends before it comes."""
-        if self._waking is loop:
-            return
-        self._waking = loop
-        try:
-            loop.call_soon_threadsafe(self._settle)
-        except RuntimeError:  # the caller's loop is closed
-            self._waking = None
-            self._ended.clear()
+    def _send(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Hand over all calls of one turn of the loop: waking a thread costs more than a call."""
+        jobs, self._called, self._sending = self._called, [], None
+        self._jobs.put(_Batch(loop, jobs))
 
     def _settle(self) -> None:
-        # Lowered first: what ends from here on asks for a wake-up of its own.
-        self._waking = None
         while self._ended:
             self._ended.popleft()()
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
+        while (batch := self._jobs.get()) is not None:
+            for job in batch.jobs:
+                job()
+            try:
+                batch.loop.call_soon_threadsafe(self._settle)
+            except RuntimeError:  # the caller's loop is closed
+                self._ended.clear()
