@@ -134,7 +134,7 @@ def median(costs: Sequence[Cpu]) -> Cpu:
 
 
 def measured(parent: str | None) -> dict[str, float]:
-    """Return medians of all rounds with the state folder below `parent` (None = the temp folder)."""
+    """Return medians of all rounds, the state folder below `parent` (None = the temp folder)."""
     ours, bare = [], []
     for _ in range(ROUNDS):
         with tempfile.TemporaryDirectory(dir=parent) as name:
