@@ -76,7 +76,7 @@ def described(progress: Progress) -> str:
         phases,
         f"{bad} set aside" if bad else "",
         *(f"{count} held: {cause.value}" for cause, count in sorted(progress.held.items())),
-        f"{progress.questions} questions answered",
+        f"{progress.rounds} rounds answered",
         cost + (" (offline)" if progress.offline else ""),
     ]
     return " · ".join(part for part in parts if part)

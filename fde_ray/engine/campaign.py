@@ -29,7 +29,7 @@ class Progress(NamedTuple):
     held: Counter[PauseCause]
     """Runs of this store whose clock stands still, by cause."""
     graded: int
-    questions: int
+    rounds: int
     """Answered by the customer so far."""
     cost_nanousd: int | None
     """None = some call has no known price."""
@@ -68,10 +68,11 @@ async def carried_out(
 
 
 async def progress_of(controller: Controller, names: Sequence[str], elapsed_s: float) -> Progress:
-    phases, costs = Counter[Phase](), list[CostLine]()
+    phases, costs, rounds = Counter[Phase](), list[CostLine](), 0
     for name in names:
         phases += await controller.phases(name)
         costs += await controller.costs(name)
+        rounds += await controller.rounds(name)
     known = [line.cost_nanousd for line in costs]
     return Progress(
         elapsed_s=elapsed_s,
@@ -80,7 +81,7 @@ async def progress_of(controller: Controller, names: Sequence[str], elapsed_s: f
         phases=phases,
         held=await controller.held(),
         graded=phases[Phase.DONE],
-        questions=sum(line.calls for line in costs if line.role == "customer"),
+        rounds=rounds,
         cost_nanousd=None if None in known else sum(value or 0 for value in known),
         offline=any(line.offline_calls for line in costs),
     )

@@ -122,6 +122,10 @@ class Controller:
         """Count the runs of this store whose clock stands still, by cause."""
         return await self._store.held()
 
+    async def rounds(self, name: str) -> int:
+        """Count the rounds that the customer has answered."""
+        return await self._store.rounds_of_sweep(name, tenant=self._runtime.tenant)
+
     async def costs(self, name: str) -> list[CostLine]:
         """Return cost by role of all that the sweep wants."""
         return await self._store.costs_of_sweep(name, tenant=self._runtime.tenant)

@@ -32,7 +32,7 @@ def progress(graded: int, **changes: Any) -> Progress:
         "phases": phases,
         "held": Counter(),
         "graded": graded,
-        "questions": 4,
+        "rounds": 4,
         "cost_nanousd": 0,
         "offline": True,
     }
@@ -41,7 +41,7 @@ def progress(graded: int, **changes: Any) -> Progress:
 
 def test_a_line_tells_runs_by_phase_questions_and_cost() -> None:
     text = described(progress(1))
-    assert text == "1/9 runs graded · queued 6 solving 2 · 4 questions answered · $0 (offline)"
+    assert text == "1/9 runs graded · queued 6 solving 2 · 4 rounds answered · $0 (offline)"
 
 
 def test_runs_set_aside_and_unknown_cost_are_told() -> None:
@@ -81,7 +81,7 @@ def test_a_sweep_of_days_keeps_a_short_log() -> None:
     with ProgressLine(stream=log, now=watch) as line:
         for second in range(0, 7200, 5):
             watch.at = float(second)
-            line.show(progress(1, questions=second))
+            line.show(progress(1, rounds=second))
     assert len(log.getvalue().splitlines()) < 160
 
 

@@ -71,10 +71,6 @@ def judging_key(tenant: str, run: str, grade: str, judge: int | str, sha256: str
     return f"{grade_prefix(tenant, run, grade)}judging/{judge}/{sha256}.json"
 
 
-def scoring_key(tenant: str, run: str, grade: str, sha256: str) -> str:
-    return f"{grade_prefix(tenant, run, grade)}scoring/{sha256}.json"
-
-
 def result_key(tenant: str, run: str, grade: str) -> str:
     return f"{grade_prefix(tenant, run, grade)}result.json"
 
@@ -103,10 +99,6 @@ def parse_mark(key: str) -> tuple[str, str] | None:
     if not name.endswith(".json") or not run or not grade or not folder.endswith(f"/{run[:2]}"):
         return None
     return run, grade
-
-
-def table_key(tenant: str, sweep: str, name: str) -> str:
-    return f"{sweep_prefix(tenant, sweep)}tables/{name}.parquet"
 
 
 def case_key(tenant: str, kind: ArchiveKind, sha256: str) -> str:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from sqlalchemy import bindparam as b
-from sqlalchemy import func, select
+from sqlalchemy import exists, func, select
 
 from fde_ray.model.base import sha256_hex
 from fde_ray.model.clock import Clock
@@ -20,6 +20,7 @@ from .inbox import post, run_of
 from .leases import check_epoch
 from .rows import Epoch, TurnRow
 from .sessions import end_session
+from .sweeps import LOCAL
 
 _D, _T = schema.rounds.c, schema.turns.c
 _LAST = Statement(select(func.max(_D.seq)).where(_D.subject == b("subject_")))
@@ -49,6 +50,18 @@ _REPLY = updating(
     _T.turn_no == b("turn_no_"),
     _T.reply.is_(None),
     columns=("reply",),
+)
+_ANSWERED = Statement(
+    select(func.count())
+    .select_from(schema.turns.join(schema.attempts, schema.attempts.c.subject == _T.subject))
+    .where(
+        _T.reply.like('%"action": "answer"%'),
+        exists().where(
+            schema.wants.c.run_id == schema.attempts.c.run_id,
+            schema.wants.c.tenant == b("tenant_"),
+            schema.wants.c.sweep == b("name_"),
+        ),
+    )
 )
 _PENDING = Statement(
     select(_T.subject, _T.turn_no).where(_T.reply.is_(None)).order_by(_T.at, _T.subject)
@@ -133,6 +146,11 @@ class Dialogues:
     async def reply(self, subject: str, turn_no: int) -> dict[str, Any] | None:
         """Return the reply to a turn, None = pending."""
         return (await self.turn(subject, turn_no)).reply
+
+    async def rounds_of_sweep(self, name: str, *, tenant: str = LOCAL) -> int:
+        """Count the rounds that the customer has answered, of every run that the sweep wants."""
+        row = await self._db.read(lambda t: t.one(_ANSWERED, tenant_=tenant, name_=name))
+        return int(row[0])
 
     async def pending_turns(self) -> list[tuple[str, int]]:
         """Return (subject, turn_no) of every turn that waits for a reply."""

@@ -28,11 +28,9 @@ KEYS = {
         f"{BASE}/grades/{GRADE}/extraction/3/{SHA}/x.csv"
     ),
     layout.judging_key("t", RUN, GRADE, 4, SHA): f"{BASE}/grades/{GRADE}/judging/4/{SHA}.json",
-    layout.scoring_key("t", RUN, GRADE, SHA): f"{BASE}/grades/{GRADE}/scoring/{SHA}.json",
     layout.result_key("t", RUN, GRADE): f"{BASE}/grades/{GRADE}/result.json",
     layout.spec_key("t", "s", 1): "t/sweeps/s/specs/1.json",
     layout.mark_key("t", "s", RUN, GRADE): f"t/sweeps/s/marks/ab/{RUN}.{GRADE}.json",
-    layout.table_key("t", "s", "runs"): "t/sweeps/s/tables/runs.parquet",
     layout.case_key("t", "sealed", SHA): f"t/cases/sealed/{SHA}",
 }
 

@@ -106,3 +106,13 @@ async def test_waiting_reader_is_woken_by_the_reply(store: RunStore, subject: st
 async def test_unknown_turn_is_a_typed_error(store: RunStore, subject: str) -> None:
     with pytest.raises(RowMissing):
         await store.reply(subject, 1)
+
+
+async def test_answered_rounds_of_a_sweep_are_counted(store: RunStore, subject: str) -> None:
+    assert await store.rounds_of_sweep("demo") == 0
+    await store.record_turn(subject, make_turn(1))
+    await store.set_reply(subject, 1, {"status": "done", "action": "answer"})
+    await store.record_turn(subject, make_turn(2))
+    await store.set_reply(subject, 2, {"status": "done", "action": "push"})
+    assert await store.rounds_of_sweep("demo") == 1
+    assert await store.rounds_of_sweep("nobody's") == 0
