@@ -61,6 +61,7 @@ class FolderStore:
 
     def __init__(self, root: Path, *, fsync: bool = False, threads: int = 4) -> None:
         self.root = root
+        self._place = os.fspath(root)
         self._fsync = fsync
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="object-store")
 
@@ -69,7 +70,7 @@ class FolderStore:
         self._executor.shutdown()
 
     async def create(self, key: str, data: bytes) -> bool:
-        path = self._path(key)
+        path = os.path.join(self._place, checked_key(key))
         if len(data) <= INLINE_BYTES and not self._fsync:
             return _created(path, key, data, fsync=False)
         return await self._blocking(lambda: _created(path, key, data, fsync=self._fsync))
@@ -133,18 +134,18 @@ def _disk(key: str) -> Iterator[None]:
         raise StoreError(f"object {key}: {error.strerror or error}") from error
 
 
-def _created(path: Path, key: str, data: bytes, *, fsync: bool) -> bool:
+def _created(path: str, key: str, data: bytes, *, fsync: bool) -> bool:
     try:
-        with _unnamed_file(path.parent) as (descriptor, name):
+        with _unnamed_file(os.path.dirname(path)) as (descriptor, name):
             _write_all(descriptor, data)
             if fsync:
                 os.fsync(descriptor)
             # A directory descriptor, which an absolute name ignores, makes link() follow /proc.
             os.link(name, path, src_dir_fd=descriptor, follow_symlinks=True)
         if fsync:
-            _sync_folder(path.parent)
+            _sync_folder(os.path.dirname(path))
     except FileExistsError:
-        if not path.is_dir():
+        if not os.path.isdir(path):
             return False
         raise StoreError(f"object {key}: longer keys begin with this key") from None
     except OSError as error:
@@ -154,7 +155,7 @@ def _created(path: Path, key: str, data: bytes, *, fsync: bool) -> bool:
 
 
 @contextmanager
-def _unnamed_file(folder: Path) -> Iterator[tuple[int, str]]:
+def _unnamed_file(folder: str) -> Iterator[tuple[int, str]]:
     """Yield a new file that nobody sees, and a name to link it by; gone after the block.
 
     File systems without unnamed files get a temporary name instead.
@@ -166,18 +167,18 @@ def _unnamed_file(folder: Path) -> Iterator[tuple[int, str]]:
         finally:
             os.close(descriptor)
         return
-    temporary = folder / f"{TEMPORARY}{uuid.uuid4().hex}"
-    descriptor = _opened(folder, os.O_CREAT | os.O_EXCL, temporary.name)
+    temporary = f"{TEMPORARY}{uuid.uuid4().hex}"
+    descriptor = _opened(folder, os.O_CREAT | os.O_EXCL, temporary)
     assert descriptor is not None
     try:
-        yield descriptor, str(temporary)
+        yield descriptor, os.path.join(folder, temporary)
     finally:
         os.close(descriptor)
         with suppress(OSError):
-            temporary.unlink()
+            os.unlink(os.path.join(folder, temporary))
 
 
-def _opened(folder: Path, kind: int, name: str) -> int | None:
+def _opened(folder: str, kind: int, name: str) -> int | None:
     """Open a file to write in `folder`, made when it is missing; None = no unnamed files here."""
     path, flags = os.path.join(folder, name), os.O_WRONLY | os.O_CLOEXEC | kind
     try:
@@ -192,9 +193,9 @@ def _opened(folder: Path, kind: int, name: str) -> int | None:
         raise
 
 
-def _make_folder(folder: Path) -> None:
+def _make_folder(folder: str) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        os.makedirs(folder, exist_ok=True)
     except FileExistsError as error:
         raise NotADirectoryError(errno.ENOTDIR, "a shorter key is an object") from error
 
@@ -205,7 +206,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _sync_folder(folder: Path) -> None:
+def _sync_folder(folder: str) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fde_ray.store.errors import KeyInvalid
 
 MAX_KEY = 1024
@@ -9,9 +11,14 @@ MAX_KEY = 1024
 MAX_SEGMENT_BYTES = 200
 """A file name has room for 255 bytes, and the temporary name needs some of them."""
 
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}(?:/[A-Za-z0-9_][A-Za-z0-9._-]{0,199})*")
+"""How our own keys look: nothing more need be checked."""
+
 
 def checked_key(key: str) -> str:
     """Return `key`; KeyInvalid unless it is relative, printable and free of dot segments."""
+    if len(key) <= MAX_KEY and _PLAIN.fullmatch(key):
+        return key
     if not key:
         raise KeyInvalid(key, "is empty")
     if len(key) > MAX_KEY:

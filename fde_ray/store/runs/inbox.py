@@ -38,7 +38,9 @@ def post(t: Transaction, subject: str, kind: InboxKind, at: float) -> None:
     """Append a row for the supervisor of the run and wake readers in this process."""
     run_id = run_of(subject)
     t.run(_APPEND, shard=shard_of(RunId(run_id)), subject=subject, run_id=run_id, kind=kind, at=at)
-    t.wake(TOPIC, ("session", subject))
+    t.wake(TOPIC)
+    if kind != "started":  # nobody has anything to do about it
+        t.wake(("session", subject))
 
 
 def run_of(subject: str) -> str:
