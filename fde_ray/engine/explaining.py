@@ -17,7 +17,7 @@ _PAUSES = {
     PauseCause.CUSTOMER_DOWN: "the customer's model does not answer",
     PauseCause.DETECTOR_DOWN: "the detectors' models do not answer",
     PauseCause.PROVIDER: "the agent's model cannot be reached or does not answer",
-    PauseCause.RATE_LIMIT: "the agent's model asks to wait (rate limit)",
+    PauseCause.RATE_LIMIT: "it waits for our own rate limit",
     PauseCause.BUDGET_WAIT: "it waits for its share of a budget",
 }
 

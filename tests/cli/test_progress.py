@@ -39,7 +39,7 @@ def progress(graded: int, **changes: Any) -> Progress:
     return Progress(**fields | changes)
 
 
-def test_a_line_tells_runs_by_phase_questions_and_cost() -> None:
+def test_a_line_tells_runs_by_phase_rounds_and_cost() -> None:
     text = described(progress(1))
     assert text == "1/9 runs graded · queued 6 solving 2 · 4 rounds answered · $0 (offline)"
 
