@@ -26,7 +26,8 @@ from fde_ray.model.profile import Profile
 from fde_ray.protocol.packs import PromptPack, builtin_pack, load_pack
 from fde_ray.sandbox.interface import Sandbox
 from fde_ray.sandbox.local import LocalSandbox
-from fde_ray.store.objects import FolderStore
+from fde_ray.store.objects import ObjectStore
+from fde_ray.store.objects.opening import opened_objects
 from fde_ray.store.runs import RunStore
 
 from .evaluations import Evaluations
@@ -45,7 +46,7 @@ class Runtime:
     clock: Clock
     cases: Mapping[str, Case]
     store: RunStore
-    objects: FolderStore
+    objects: ObjectStore
     calls: MeteredChat
     sandbox: Sandbox
     signer: TokenSigner
@@ -108,12 +109,14 @@ async def opened_runtime(
     None: sandbox and cases of the profile; chat = the endpoints of the profile.
     """
     clock = clock or SystemClock()
-    home = home_of(profile, os.environ if environ is None else environ)
+    environ = os.environ if environ is None else environ
+    home = home_of(profile, environ)
     cases = cases or CasesWhenNeeded(lambda: cases_of(profile))
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(RunStore(home.database, clock))
-        objects = FolderStore(home.objects)
-        stack.callback(objects.close)
+        objects = await stack.enter_async_context(
+            opened_objects(profile.objects, home.objects, environ)
+        )
         chat = chat or ModelRouter(profile.endpoints, OfflineProvider(_probes(cases)))
         stack.push_async_callback(chat.aclose)
         calls = MeteredChat(chat, store, _prices(profile), clock)

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from .base import Record
+from .objects import ObjectsProfile
 from .units import Duration, parse_duration
 
 
@@ -46,6 +47,8 @@ class Profile(Record):
     tenant: str = Field(default="local", pattern=r"^[a-z0-9-]{1,40}$")
     home: str | None = None
     """State folder; None = $FDE_RAY_HOME, else ~/.fde-ray."""
+    objects: ObjectsProfile | None = None
+    """The object store; None = a folder below the state folder."""
     cases: str | None = None
     """Folder of case packages; None = those that ship with this project."""
     sandbox: SandboxProfile = SandboxProfile()

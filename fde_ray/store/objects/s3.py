@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 from fde_ray.model.clock import Clock, SystemClock
+from fde_ray.model.objects import S3Settings
 from fde_ray.store.errors import KeyInvalid, KeyMissing
 
 from .folder import CHUNK_BYTES
@@ -21,7 +22,6 @@ from .s3_errors import S3Trouble, Trouble
 from .s3_multipart import RESTARTS, MultipartUpload, try_upload
 from .s3_reading import Place, read_window, windows
 from .s3_seals import Seal, check_size, checksums, seal_of, sealed
-from .s3_settings import S3Settings
 
 LIST_PAGE = 1000
 

@@ -18,11 +18,11 @@ import boto3
 from botocore.config import Config
 
 from fde_ray.model.clock import Clock
-from fde_ray.model.errors import UserError
+from fde_ray.model.objects import S3Settings
 
 from .pacing import Pace
 from .s3_errors import FOREIGN, RETRYABLE, S3Trouble, Trouble, translated
-from .s3_settings import S3Settings
+from .s3_keys import read_keys
 
 T = TypeVar("T")
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.2, 15.0
@@ -128,7 +128,7 @@ class SharedConnection:
     def __init__(
         self, settings: S3Settings, environ: Mapping[str, str], clock: Clock, rng: random.Random
     ) -> None:
-        keys = _keys(settings, environ)
+        keys = read_keys(settings, environ)
         place = settings.evolve(bucket="any", prefix="").model_dump_json()
         self._name = (os.getpid(), place, *keys.values())
         with _lock:
@@ -175,16 +175,3 @@ def _connection(
         **keys,
     )
     return S3Connection(client, settings, clock, rng, tuple(keys.values()))
-
-
-def _keys(settings: S3Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the keys as boto3 wants them; empty = its own chain finds them."""
-    named = {
-        "aws_access_key_id": settings.access_key_env,
-        "aws_secret_access_key": settings.secret_key_env,
-        "aws_session_token": settings.session_token_env,
-    }
-    missing = [name for name in named.values() if name and not environ.get(name)]
-    if missing:
-        raise UserError(f"S3 {settings.place}: set the environment variable {missing[0]}")
-    return {argument: environ[name] for argument, name in named.items() if name}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import uuid
 from collections.abc import Awaitable, Mapping
@@ -9,13 +10,13 @@ from contextlib import closing, suppress
 from typing import Any
 
 from fde_ray.model.clock import Clock
+from fde_ray.model.objects import S3Settings
 
 from .s3 import S3Store
 from .s3_errors import S3Trouble, StoreUnfit, Trouble, skew_s, skew_sentence
 from .s3_multipart import MultipartUpload, try_upload
 from .s3_reading import Place
 from .s3_seals import checksums, is_framed, seal_of, sealed
-from .s3_settings import S3Settings
 
 SKEW_REFUSED_S = 300.0
 """A clock that is off this much will be off 15 minutes, when S3 refuses all, some day."""
@@ -24,12 +25,21 @@ PROBE_BYTES = 70_000
 
 
 async def opened_store(
-    settings: S3Settings, environ: Mapping[str, str], *, clock: Clock | None = None
+    settings: S3Settings,
+    environ: Mapping[str, str],
+    *,
+    clock: Clock | None = None,
+    probed: bool = True,
 ) -> S3Store:
-    """Return a store that passed the probe; StoreUnfit or UserError says why there is none."""
-    store = S3Store(settings, environ, clock=clock)
+    """Return a store that passed the probe; StoreUnfit or UserError says why there is none.
+
+    probed: False = for those who only read, and may have no right to write.
+    """
+    # Loading boto3 and making a client take long: not while the loop serves others.
+    store = await asyncio.to_thread(S3Store, settings, environ, clock=clock)
     try:
-        await probe(store)
+        if probed:
+            await probe(store)
     except BaseException:
         store.close()
         raise

@@ -15,9 +15,9 @@ from typing import Any
 from pydantic import Field
 
 from fde_ray.model.base import Record
+from fde_ray.model.objects import ChecksumMode
 
 from .s3_errors import S3Trouble, Trouble
-from .s3_settings import ChecksumMode
 
 SHA256_KEY, SIZE_KEY, WRITER_KEY = "fde-sha256", "fde-size", "fde-writer"
 _FRAMED = re.compile(rb"[0-9a-fA-F]{1,8}(?:;[ -~]*)?\r\n")

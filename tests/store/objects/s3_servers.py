@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from fde_ray.model.objects import S3Settings
 from fde_ray.store.objects.s3 import S3Store
-from fde_ray.store.objects.s3_settings import S3Settings
 from tests.store.objects.fake_s3 import BUCKET, fake_s3
 
 ENVIRON = {"S3_KEY": "AKIATESTTESTTESTTEST", "S3_SECRET": "wJalrXUtnFEMI-test-secret"}

@@ -263,7 +263,7 @@ def test_key_variable_that_is_not_set_is_named() -> None:
         ({"endpoint_url": "http://host/?token=1"}, "neither user"),
         ({"endpoint_url": "ftp://host"}, "http or https"),
         ({"bucket": "Ab"}, "pattern"),
-        ({"prefix": "a/../b"}, "dot segment"),
+        ({"prefix": "a/../b"}, "plain names"),
         ({"secret_key_env": None}, "go together"),
         ({"part_size": "1MiB"}, "at least 5MiB"),
         ({"surprise": 1}, "extra"),

@@ -1,24 +1,32 @@
-"""What an operator says about the S3 store; keys are named by environment variable, never held."""
+"""Where objects lie: what an operator says about it. Keys are named, never held."""
 
 from __future__ import annotations
 
-from typing import Literal, Self
+import re
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from fde_ray.model.base import Record
-from fde_ray.model.units import Duration, Size, parse_duration, parse_size
-from fde_ray.store.errors import KeyInvalid
-
-from .keys import checked_key
+from .base import Record
+from .units import Duration, Size, parse_duration, parse_size
 
 ChecksumMode = Literal["when_supported", "when_required"]
 MIN_PART = parse_size("5MiB")
 """The smallest part, but the last, that S3 takes."""
+_PREFIX = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}(?:/[A-Za-z0-9_][A-Za-z0-9._-]{0,99}){0,4}")
+
+
+class FolderSettings(Record):
+    kind: Literal["folder"] = "folder"
+    path: str = Field(min_length=1)
+    """A folder of this machine, or one that all machines mount at this place."""
+    fsync: bool = False
+    """True = a created object survives a power cut."""
 
 
 class S3Settings(Record):
+    kind: Literal["s3"] = "s3"
     bucket: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")
     prefix: str = ""
     """What all keys of this store begin with, without the slash at the end."""
@@ -36,8 +44,12 @@ class S3Settings(Record):
     """
     access_key_env: str | None = None
     secret_key_env: str | None = None
-    """Environment variables that hold the keys; None = AWS's own chain (role, profile, ...)."""
     session_token_env: str | None = None
+    """Environment variables that hold the keys; None = see the files."""
+    access_key_file: str | None = None
+    secret_key_file: str | None = None
+    session_token_file: str | None = None
+    """Files that hold the keys, such as mounted secrets; all None = AWS's own chain (role, ...)."""
     connect_timeout: Duration = parse_duration("10s")
     read_timeout: Duration = parse_duration("90s")
     """Silence on a connection; above a minute, since slow stores answer after one."""
@@ -49,15 +61,14 @@ class S3Settings(Record):
     """Objects larger than this go up in parts."""
     part_size: Size = parse_size("8MiB")
     """Small enough that a part takes less than the 15 minutes for which a signature is good."""
+    abandoned_after: Duration = parse_duration("1d")
+    """Uploads in parts that began longer ago are given up; longer than any upload may take."""
 
     @field_validator("prefix")
     @classmethod
-    def _prefix_is_a_key(cls, value: str) -> str:
-        if value:
-            try:
-                checked_key(value)
-            except KeyInvalid as error:
-                raise ValueError(f"{error.reason}") from None
+    def _prefix_is_plain(cls, value: str) -> str:
+        if value and not _PREFIX.fullmatch(value):
+            raise ValueError("must be up to five plain names, without a slash at either end")
         return value
 
     @field_validator("endpoint_url")
@@ -74,10 +85,14 @@ class S3Settings(Record):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if (self.access_key_env is None) != (self.secret_key_env is None):
-            raise ValueError("access_key_env and secret_key_env go together")
-        if self.session_token_env and not self.access_key_env:
-            raise ValueError("session_token_env needs access_key_env")
+        access, secret, token = (
+            _one_source(name, getattr(self, f"{name}_env"), getattr(self, f"{name}_file"))
+            for name in ("access_key", "secret_key", "session_token")
+        )
+        if access != secret:
+            raise ValueError("access_key and secret_key go together")
+        if token and not access:
+            raise ValueError("session_token needs access_key")
         if self.part_size < MIN_PART:
             raise ValueError("part_size must be at least 5MiB")
         return self
@@ -96,3 +111,13 @@ class S3Settings(Record):
         return f"S3Settings({self.place}, prefix={self.prefix!r})"
 
     __str__ = __repr__
+
+
+def _one_source(name: str, env: str | None, file: str | None) -> bool:
+    """Tell whether the key is named; ValueError when it is named twice."""
+    if env is not None and file is not None:
+        raise ValueError(f"give {name}_env or {name}_file, not both")
+    return env is not None or file is not None
+
+
+ObjectsProfile = Annotated[S3Settings | FolderSettings, Field(discriminator="kind")]
