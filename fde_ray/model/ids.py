@@ -13,6 +13,8 @@ GradeId = NewType("GradeId", str)
 
 ID_LENGTH = 32
 SHARDS = 256
+CONTROLLER_SHARD = SHARDS
+"""The lease on this one says who admits runs; no run has it."""
 PROTOCOL_VERSION = "fde-bench/1"
 
 

@@ -28,3 +28,12 @@ class RunPlan(Record):
     budget_usd_per_run: float | None
     identity: RunIdentity
     grade_identity: GradeIdentity
+
+    @property
+    def image(self) -> str:
+        return image_name(self.system.scaffold, self.identity.scaffold_lock)
+
+
+def image_name(scaffold: str, lock: str) -> str:
+    """Return how we call what a run's sandbox is started from."""
+    return f"{scaffold}@{lock[:12]}"

@@ -1,22 +1,25 @@
 """Ordered changes of the schema; each runs with its record in one transaction.
 
-To change a table: copy what the first migration creates into a frozen list, change `schema`, and
-append a migration. Steps hold statements that every supported database understands.
+To change a table: mark what is new in `schema` with the version of its migration, and append a
+migration that adds `grown(version)`. Steps hold statements that every supported database
+understands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
-from sqlalchemy import bindparam, func, select
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy import Column, Index, MetaData, Table, bindparam, func, select
+from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
 from fde_ray.model.errors import UserError
-from fde_ray.model.ids import SHARDS
+from fde_ray.model.ids import CONTROLLER_SHARD, SHARDS
+from fde_ray.model.plan import image_name
 
 from . import dialect, schema
-from .database import Database, Statement, Transaction, inserting
+from .database import Database, Statement, Transaction, inserting, keeping, updating
 
 
 class Migration(NamedTuple):
@@ -29,10 +32,59 @@ def first_schema() -> list[str]:
     """Return the statements that create every table and index of version 1."""
     found: list[str] = []
     for table in schema.metadata.sorted_tables:
-        found.append(str(CreateTable(table).compile(dialect=dialect.DIALECT)))
-        indexes = sorted(table.indexes, key=lambda index: str(index.name))
-        found += [str(CreateIndex(index).compile(dialect=dialect.DIALECT)) for index in indexes]
+        if _since(table) == 1:
+            found += _created(table, 1)
     return found
+
+
+def grown(version: int) -> list[str]:
+    """Return the statements that add what `schema` marks with this version."""
+    found: list[str] = []
+    for table in schema.metadata.sorted_tables:
+        if _since(table) == version:
+            found += _created(table, version)
+            continue
+        if _since(table) > version:
+            continue
+        added = [column for column in table.columns if _since(column) == version]
+        found += [f"ALTER TABLE {table.name} ADD COLUMN {_sql(CreateColumn(c))}" for c in added]
+        found += [_sql(CreateIndex(index)) for index in _indexes(table, version)]
+    return found
+
+
+def _since(item: Table | Column[Any] | Index) -> int:
+    return int(item.info.get("since", 1))
+
+
+def _sql(clause: Any) -> str:
+    return str(clause.compile(dialect=dialect.DIALECT))
+
+
+def _created(table: Table, version: int) -> Iterator[str]:
+    """Yield what creates the table as it was at its version."""
+    columns = [_like(column) for column in table.columns if _since(column) <= version]
+    yield _sql(CreateTable(Table(table.name, MetaData(), *columns, **_OPTIONS.get(table.name, {}))))
+    for index in _indexes(table, version):
+        yield _sql(CreateIndex(index))
+
+
+def _like(column: Column[Any]) -> Column[Any]:
+    return Column(
+        column.name,
+        column.type,
+        primary_key=column.primary_key,
+        nullable=column.nullable,
+        server_default=column.server_default,
+        autoincrement=column.autoincrement,
+    )
+
+
+def _indexes(table: Table, version: int) -> list[Index]:
+    found = [index for index in table.indexes if _since(index) == version]
+    return sorted(found, key=lambda index: str(index.name))
+
+
+_OPTIONS: dict[str, dict[str, Any]] = {"inbox": {"sqlite_autoincrement": True}}
 
 
 def _create(transaction: Transaction) -> None:
@@ -48,7 +100,28 @@ def _create(transaction: Transaction) -> None:
     )
 
 
-MIGRATIONS: tuple[Migration, ...] = (Migration(1, "create the tables", _create),)
+_PLANS = Statement(select(schema.runs.c.run_id, schema.runs.c.plan))
+_NAME = updating(
+    schema.runs, schema.runs.c.run_id == bindparam("run_id_"), columns=("model", "image")
+)
+
+
+def _schedule(transaction: Transaction) -> None:
+    """Add what admission needs; runs that are there get their model and image from their plans."""
+    for statement in grown(2):
+        transaction.raw(statement)
+    transaction.run(keeping(schema.shards, "shard"), shard=CONTROLLER_SHARD)
+    for run_id, text in transaction.all(_PLANS):
+        plan = json.loads(text)
+        system, lock = plan["system"], plan["identity"]["scaffold_lock"]
+        image = image_name(system["scaffold"], lock)
+        transaction.run(_NAME, run_id_=run_id, model=system["model"], image=image)
+
+
+MIGRATIONS: tuple[Migration, ...] = (
+    Migration(1, "create the tables", _create),
+    Migration(2, "schedule runs", _schedule),
+)
 
 _VERSION = Statement(select(func.max(schema.migrations.c.version)))
 _RECORD = inserting(schema.migrations, "version", "name", "at")

@@ -1,8 +1,9 @@
 """The tables of the run store. Types are the portable four: text, integer, big integer, float.
 
 JSON is stored as text that we write ourselves; truth values are 0 and 1. Long texts stand last in
-their tables: SQLite has to read through them to get at what follows. A change here needs a new
-migration (a test compares the first one with its recorded hash).
+their tables: SQLite has to read through them to get at what follows. What came after version 1
+carries the version of its migration in `info` (`_since`): the first migration leaves it out (a test
+compares it with its recorded hash), and `migrations.grown(version)` adds it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ def _text(name: str) -> Column[Any]:
     return Column(name, Text, nullable=False)
 
 
+def _text_or(name: str, default: str) -> Column[Any]:
+    return Column(name, Text, nullable=False, server_default=default)
+
+
 def _optional(name: str, kind: Any = Text) -> Column[Any]:
     return Column(name, kind, nullable=True)
 
@@ -35,6 +40,15 @@ def _time(name: str) -> Column[Any]:
     return Column(name, Float, nullable=False)
 
 
+def _since(version: int, column: Column[Any]) -> Column[Any]:
+    column.info["since"] = version
+    return column
+
+
+def _later_index(version: int, name: str, *columns: str) -> Index:
+    return Index(name, *columns, info={"since": version})
+
+
 meta = Table("meta", metadata, _key("key"), _text("value"))
 migrations = Table("migrations", metadata, _key("version", Integer), _text("name"), _time("at"))
 tenants = Table("tenants", metadata, _key("tenant"), _time("created_at"))
@@ -46,6 +60,9 @@ sweeps = Table(
     _text("spec"),
     _text("state"),
     _time("created_at"),
+    _since(2, _text_or("owner", "")),
+    _since(2, _number("priority", 0)),
+    _since(2, _optional("budget_nanousd", BigInteger)),
 )
 wants = Table(
     "wants",
@@ -79,7 +96,14 @@ runs = Table(
     _optional("ended_at", Float),
     _time("updated_at"),
     _text("plan"),
+    _since(2, _optional("model")),
+    _since(2, _optional("image")),
+    _since(2, _optional("granted_at", Float)),
     Index("runs_by_phase", "phase", "place"),
+    # Covers what admission reads: the columns after `plan` are dear to get at in the row.
+    _later_index(
+        2, "runs_by_grant", "phase", "granted_at", "model", "image", "shard", "place", "run_id"
+    ),
 )
 grades = Table(
     "grades",
@@ -130,6 +154,8 @@ attempts = Table(
     _text("inputs"),
     Index("attempts_by_run", "run_id", "role", "number"),
     Index("attempts_by_state", "state", "role"),
+    _later_index(2, "attempts_by_start", "role", "agent_started_at"),
+    _later_index(2, "attempts_by_end", "role", "ended_at"),
 )
 shards = Table(
     "shards",
@@ -197,6 +223,7 @@ pauses = Table(
     _key("opened_at", Float),
     _text("cause"),
     _optional("closed_at", Float),
+    _later_index(2, "pauses_by_close", "closed_at"),
 )
 ledger = Table(
     "ledger",
@@ -228,3 +255,17 @@ ledger = Table(
     Index("ledger_by_state", "state"),
 )
 liveness = Table("liveness", metadata, _key("replica"), _time("at"))
+breakers = Table(
+    "breakers",
+    metadata,
+    _key("scope"),
+    _key("key"),
+    _text("state"),
+    _text("kind"),
+    _text("detail"),
+    _time("since"),
+    _optional("probe_at", Float),
+    _number("cooldown_s"),
+    _number("probes"),
+    info={"since": 2},
+)

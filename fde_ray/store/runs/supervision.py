@@ -105,7 +105,12 @@ def move(
     now: float,
     changes: dict[str, Any],
 ) -> None:
-    """Set phase and `changes` if the run is in `expect` and `epoch` holds it; else Superseded."""
+    """Set phase and `changes` if the run is in `expect` and `epoch` holds it; else Superseded.
+
+    A run that goes back to the queue loses its grant.
+    """
+    if to is Phase.QUEUED:
+        changes = {**changes, "granted_at": None}
     t.cas(
         _moving(tuple(sorted(changes))),
         f"run {run_id} is not in {expect.value}, or another driver holds it",

@@ -51,6 +51,8 @@ _ADD_RUN = keeping(
     "place",
     "queued_at",
     "updated_at",
+    "model",
+    "image",
 )
 _ADD_GRADE = keeping(schema.grades, "run_id", "grade_id", "plan", "state", "tries", "created_at")
 _OWNER = Statement(select(_R.tenant).where(_R.run_id == b("run_id_")))
@@ -58,11 +60,20 @@ _SET_STATE = updating(schema.sweeps, _THIS, columns=("state",))
 _WANTED_BY = exists().where(
     _W.tenant == b("tenant_"), _W.sweep == b("name_"), _W.run_id == _R.run_id
 )
+_QUEUED_AGAIN = (
+    "phase",
+    "solve_end",
+    "failure",
+    "detail",
+    "granted_at",
+    "ended_at",
+    "updated_at",
+)
 _REVIVE = updating(
     schema.runs,
     _R.phase == Phase.CANCELLED.value,
     _WANTED_BY,
-    columns=("phase", "solve_end", "failure", "detail", "ended_at", "updated_at"),
+    columns=_QUEUED_AGAIN,
 )
 _GRADED_END = among(_R.solve_end, *(end.value for end in SolveEnd if end.is_graded))
 _QUARANTINED = (_R.phase == Phase.QUARANTINED.value) & _WANTED_BY
@@ -70,7 +81,7 @@ _RETRY_SOLVING = updating(
     schema.runs,
     _QUARANTINED,
     _R.solve_end.is_(None) | (_R.solve_end == SolveEnd.INFRA_LOST.value),
-    columns=("phase", "solve_end", "failure", "detail", "ended_at", "updated_at"),
+    columns=_QUEUED_AGAIN,
 )
 _MISSING_GRADE = exists().where(
     _W.tenant == b("tenant_"),
@@ -216,6 +227,7 @@ class Sweeps:
                 solve_end=None,
                 failure=None,
                 detail=None,
+                granted_at=None,
                 ended_at=None,
                 updated_at=now,
             )
@@ -268,6 +280,8 @@ def _add_plan(
         place=place,
         queued_at=now,
         updated_at=now,
+        model=plan.system.model,
+        image=plan.image,
     )
     if not added and t.one(_OWNER, run_id_=plan.run_id)[0] != tenant:
         raise UserError(
@@ -302,6 +316,7 @@ def _revive(t: Transaction, tenant: str, name: str, now: float) -> None:
         solve_end=None,
         failure=None,
         detail=None,
+        granted_at=None,
         ended_at=None,
         updated_at=now,
     )

@@ -21,6 +21,9 @@ from tests.store.programs import killed, output_of, running
 FIRST_SCHEMA = "3b5e183a477ca61dbcb8af1649ed181f7fd0fc9d447b4b0ea8b5e3a5f3adce66"
 
 
+LAST = MIGRATIONS[-1].version
+
+
 def test_first_migration_never_changes() -> None:
     assert sha256_hex("\n".join(first_schema())) == FIRST_SCHEMA
 
@@ -29,19 +32,17 @@ async def test_migrations_run_once_in_order_each_with_its_record(tmp_path: Path)
     ran: list[int] = []
     steps = (
         *MIGRATIONS,
-        Migration(2, "two", lambda t: ran.append(2)),
-        Migration(3, "three", lambda t: ran.append(3)),
+        Migration(LAST + 1, "one more", lambda t: ran.append(1)),
+        Migration(LAST + 2, "two more", lambda t: ran.append(2)),
     )
     database = Database(tmp_path / "runs.db")
     await database.open()
     for _ in range(2):
         await migrate(database, 5.0, steps)
     await database.close()
-    assert ran == [2, 3]
+    assert ran == [1, 2]
     assert rows_of(tmp_path / "runs.db", "SELECT version, name, at FROM migrations") == [
-        (1, "create the tables", 5.0),
-        (2, "two", 5.0),
-        (3, "three", 5.0),
+        *((one.version, one.name, 5.0) for one in steps),
     ]
 
 
@@ -53,12 +54,35 @@ async def test_failing_migration_leaves_the_version_before_it(tmp_path: Path) ->
     database = Database(tmp_path / "runs.db")
     await database.open()
     with pytest.raises(StoreError):
-        await migrate(database, 5.0, (*MIGRATIONS, Migration(2, "two", broken)))
+        await migrate(database, 5.0, (*MIGRATIONS, Migration(LAST + 1, "broken", broken)))
     await database.close()
     found = rows_of(tmp_path / "runs.db", "SELECT name FROM sqlite_master WHERE name = 'half'")
     assert found == []
     async with RunStore(tmp_path / "runs.db") as store:
         assert await store.sweeps() == []
+
+
+async def test_store_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    database = Database(path)
+    await database.open()
+    await migrate(database, 5.0, MIGRATIONS[:1])
+    plan = make_plan(1)
+    columns = "run_id, tenant, case_id, condition, system, repeat, shard, phase, place, queued_at"
+    rows_of(
+        path,
+        f"INSERT INTO runs ({columns}, updated_at, plan) VALUES (?, 'local', '017', 'hidden', 's',"
+        " 1, 1, 'queued', 0, 1, 1, ?)",
+        plan.run_id,
+        plan.model_dump_json(),
+    )
+    await database.close()
+    async with RunStore(path):
+        pass
+    assert rows_of(path, "SELECT model, image, granted_at FROM runs") == [
+        ("offline/x", plan.image, None)
+    ]
+    assert rows_of(path, "SELECT count(*) FROM shards") == [(257,)]
 
 
 async def test_newer_database_is_refused(tmp_path: Path) -> None:
@@ -289,11 +313,11 @@ async def test_driver_killed_at_work_leaves_rows_that_agree(tmp_path: Path) -> N
                 assert await store.reply(attempt.subject, 1) is not None
 
 
-def rows_of(path: Path, sql: str) -> list[tuple[object, ...]]:
+def rows_of(path: Path, sql: str, *values: object) -> list[tuple[object, ...]]:
     connection = sqlite3.connect(path)
     try:
         with connection:
-            return connection.execute(sql).fetchall()
+            return connection.execute(sql, values).fetchall()
     finally:
         connection.close()
 
