@@ -1,0 +1,265 @@
+"""Drives the runs of the shards that it leases, wherever it lives: in the one process, in an actor.
+
+Live runs of a new lease are taken over before any other is begun; then queued runs and further
+grades follow. Each lease has a supervisor of its own, which its epoch fences: one that is lost
+ends its own tasks and nothing else. All else that other processes do is heard from the inbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+from fde_ray.model.errors import Superseded
+from fde_ray.model.states import Phase
+from fde_ray.store.runs import Lease, RunRow, RunTask, woken
+
+from .assessor import Assessor
+from .breakage import is_store_failure, loss_of
+from .conversation import Conversation
+from .drift import change_since
+from .pools import CallPool
+from .runtime import Runtime
+from .supervisor import Supervisor
+
+log = logging.getLogger(__name__)
+
+RENEW_S = 10.0
+POLL_S = 1.0
+"""How long a change of another process may go unseen."""
+ADMIT_AHEAD = 64
+"""Runs that are begun beyond those that can be at work."""
+COALESCE_S = 0.05
+ACK_EVERY_S = 0.5
+_SOLVING = (Phase.QUEUED, Phase.PROVISIONING, Phase.SOLVING, Phase.COLLECTING)
+
+
+class Pools(NamedTuple):
+    """Who makes the model calls of a run that are ours."""
+
+    customer: CallPool
+    detectors: CallPool
+    judges: CallPool
+
+
+class _Work(NamedTuple):
+    """What a task is for: a run, or one further grade of a run that has ended."""
+
+    run_id: str
+    grade_id: str | None
+
+
+class _Holding:
+    """One lease, its supervisor, and the tasks that work under its epoch."""
+
+    def __init__(self, lease: Lease, supervisor: Supervisor) -> None:
+        self.lease, self.supervisor = lease, supervisor
+        self.shards = frozenset(lease.shards)
+        self.tasks: dict[_Work, asyncio.Task[None]] = {}
+        self.renewal: asyncio.Task[None] | None = None
+
+
+class ShardDriver:
+    """`planes_elsewhere`: sessions report to another process, so that only the inbox tells."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        pools: Pools,
+        *,
+        sweeps: Sequence[str] | None = None,
+        planes_elsewhere: bool = False,
+    ) -> None:
+        self._runtime, self._store, self._pools = runtime, runtime.store, pools
+        self._sweeps: tuple[str | None, ...] = (None,) if sweeps is None else tuple(sweeps)
+        self._planes_elsewhere = planes_elsewhere
+        limits, cores = runtime.profile.concurrency, os.cpu_count() or 1
+        runs, gradings = limits.runs or cores, limits.gradings or cores
+        self._solving, self._grading = asyncio.Semaphore(runs), asyncio.Semaphore(gradings)
+        self._most = runs + gradings + ADMIT_AHEAD
+        self._holdings: dict[int, _Holding] = {}
+        self._unfit: set[str] = set()
+        self._failure: BaseException | None = None
+
+    @property
+    def shards(self) -> frozenset[int]:
+        """The shards that are driven now."""
+        return frozenset().union(*(holding.shards for holding in self._holdings.values()))
+
+    @property
+    def load(self) -> int:
+        """How many runs and grades are at work or wait for their place here."""
+        return sum(len(holding.tasks) for holding in self._holdings.values())
+
+    async def hold(self, lease: Lease) -> None:
+        """Drive the shards of a lease, from its live runs on."""
+        holding = _Holding(lease, self._supervisor(lease))
+        self._holdings[lease.epoch.number] = holding
+        holding.renewal = asyncio.create_task(self._renewed(holding), name="lease")
+        holding.renewal.add_done_callback(self._keeper_ended)
+        for task in await self._store.live_runs():
+            if task.run.shard in holding.shards:
+                await holding.supervisor.take_over(task.run)
+                self._launch(holding, task)
+
+    async def step(self) -> None:
+        """Begin what may be begun and stop what nobody wants; raises when a store fails."""
+        if self._failure is not None:
+            raise self._failure
+        await self._admit()
+        await self._drop_unwanted()
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        """Hear the inbox inside the block; all tasks end with it. Leases are not given back."""
+        pump = asyncio.create_task(self._pumped(), name="inbox")
+        pump.add_done_callback(self._keeper_ended)
+        try:
+            yield
+        finally:
+            pump.cancel()
+            await asyncio.gather(pump, return_exceptions=True)
+            for holding in tuple(self._holdings.values()):
+                await self._let_go(holding)
+
+    async def _let_go(self, holding: _Holding) -> None:
+        """End the tasks of a lease; their sessions live on."""
+        self._holdings.pop(holding.lease.epoch.number, None)
+        tasks = [*holding.tasks.values()]
+        if holding.renewal is not None and holding.renewal is not asyncio.current_task():
+            tasks.append(holding.renewal)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _admit(self) -> None:
+        # In batches: each look at the queue reads the plans of all that it may admit.
+        if not self._holdings or self.load > self._most - ADMIT_AHEAD // 2:
+            return
+        for sweep in self._sweeps:
+            for task in await self._store.regradings(ADMIT_AHEAD, sweep):
+                self._begin(task)
+            for task in await self._store.runnable(self._most, sweep):
+                if self.load >= self._most:
+                    return
+                self._begin(task)
+
+    async def _drop_unwanted(self) -> None:
+        for run in await self._store.unwanted_runs():
+            if run.phase is Phase.COMMITTING:
+                continue  # its result may be written already: it only rolls forward
+            if (holding := self._holding(run.shard)) is not None:
+                await self._drop(holding, run)
+
+    async def _drop(self, holding: _Holding, run: RunRow) -> None:
+        task = holding.tasks.pop(_Work(run.run_id, None), None)
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        fresh = await self._store.run(run.run_id)
+        if not fresh.phase.is_terminal:
+            with contextlib.suppress(Superseded):  # it moved on meanwhile: look again soon
+                await holding.supervisor.cancel(fresh)
+
+    def _holding(self, shard: int) -> _Holding | None:
+        return next((h for h in self._holdings.values() if shard in h.shards), None)
+
+    def _begin(self, task: RunTask) -> None:
+        if (holding := self._holding(task.run.shard)) is not None:
+            self._launch(holding, task)
+
+    def _launch(self, holding: _Holding, task: RunTask) -> None:
+        """Begin to work on a run, unless that is under way, or its material is not what it was."""
+        run = task.run
+        work = _Work(run.run_id, task.plan.grade_id if run.phase.is_terminal else None)
+        if work in holding.tasks or run.run_id in self._unfit:
+            return
+        if (reason := change_since([task.plan], self._runtime)) is not None:
+            self._unfit.add(run.run_id)
+            log.warning("run_unfit", extra={"run": run.run_id, "reason": reason})
+            return
+        running = asyncio.create_task(self._carried(holding, task), name=f"run {run.run_id[:8]}")
+        holding.tasks[work] = running
+        running.add_done_callback(lambda done: self._landed(holding, work, done))
+
+    def _landed(self, holding: _Holding, work: _Work, done: asyncio.Task[None]) -> None:
+        if holding.tasks.get(work) is done:
+            del holding.tasks[work]
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self._failure = error
+        self._store.changed.notify([("runs",)])
+
+    async def _carried(self, holding: _Holding, task: RunTask) -> None:
+        """Carry a run to its end. One that breaks is set aside; a store that fails ends us all."""
+        try:
+            await self._worked(holding.supervisor, task)
+        except Exception as error:
+            log.exception("run_broken", extra={"run": task.run.run_id})
+            if await is_store_failure(error, self._runtime):
+                raise
+            kind, detail = loss_of(error)
+            with contextlib.suppress(Superseded):
+                await holding.supervisor.set_aside(task, kind, detail)
+
+    async def _worked(self, supervisor: Supervisor, task: RunTask) -> None:
+        run: RunRow | None = task.run
+        if task.run.phase in _SOLVING:
+            async with self._solving:
+                run = await supervisor.solve(task)
+        if run is not None and (not run.phase.is_terminal or task.run.phase.is_terminal):
+            async with self._grading:
+                await supervisor.grade(RunTask(run, task.plan))
+
+    def _keeper_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = error
+            self._store.changed.notify([("runs",)])
+
+    async def _renewed(self, holding: _Holding) -> None:
+        """Renew the lease; when another driver has it, nothing of ours goes on under it."""
+        while True:
+            await self._runtime.clock.sleep(RENEW_S)
+            try:
+                holding.lease = await self._store.renew_lease(holding.lease)
+            except Superseded as lost:
+                log.warning("lease_lost", extra={"reason": str(lost)})
+                await self._let_go(holding)
+                self._store.changed.notify([("runs",)])
+                return
+
+    async def _pumped(self) -> None:
+        """Acknowledge the inbox, and wake whom its rows speak of unless their writer did."""
+        with self._store.changed.watch(("inbox",)) as news:
+            while True:
+                rows = await self._store.read_inbox(self.shards)
+                if self._planes_elsewhere:
+                    self._store.changed.notify(_topics(row.subject for row in rows))
+                await self._store.ack_inbox([row.seq for row in rows])
+                await self._runtime.clock.sleep(ACK_EVERY_S)
+                if not rows:
+                    await woken(news, POLL_S)
+
+    def _supervisor(self, lease: Lease) -> Supervisor:
+        runtime, pools = self._runtime, self._pools
+        conversation = Conversation(runtime, pools.customer, pools.detectors)
+        assessor = Assessor(runtime, lease.epoch, conversation, pools.judges)
+        return Supervisor(runtime, lease.epoch, conversation, assessor)
+
+
+def own_pools(runtime: Runtime) -> Pools:
+    """Return pools that make their calls in this process."""
+    limits, retries = runtime.profile.concurrency, runtime.profile.provider_retries
+    customer = CallPool(runtime.calls, limit=limits.customer_calls, retries=retries)
+    judges = CallPool(runtime.calls, limit=limits.judge_calls, retries=retries)
+    return Pools(customer, customer, judges)
+
+
+def _topics(subjects: Iterator[str]) -> Iterator[tuple[Any, ...]]:
+    for subject in subjects:
+        yield ("session", subject)
+        yield ("turn", subject)
