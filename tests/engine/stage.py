@@ -137,6 +137,8 @@ class Stage:
     evaluate: answers the evaluator for one output folder; None = `scored_by_file`.
     """
 
+    agent: type[Agent] = Agent
+
     def __init__(
         self, case: Case, solve: Script, extract: Script, evaluate: Evaluator | None = None
     ) -> None:
@@ -175,7 +177,7 @@ class Stage:
             self.started.append(session.subject)
             script = self.solve if session.role == "solve" else self.extract
             self._sessions[session.subject] = asyncio.create_task(
-                self._played(script, Agent(self, session)), name=f"stage {session.subject}"
+                self._played(script, self.agent(self, session)), name=f"stage {session.subject}"
             )
         return _handle(session.subject)
 
