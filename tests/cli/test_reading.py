@@ -165,7 +165,7 @@ def test_an_empty_state_folder_leads_to_the_demo(empty_home: Path, cli: CommandL
 
 def test_doctor_finds_python_state_cases_and_sandbox(empty_home: Path, cli: CommandLine) -> None:
     found = {one["what"]: one["ok"] for one in cli("doctor", "--json").json}
-    assert set(found) == {"python", "state folder", "cases", "sandbox"}
+    assert set(found) == {"python", "state folder", "object store", "cases", "sandbox"}
     assert found["python"]
     assert found["cases"]
 
@@ -205,6 +205,10 @@ def test_case_check_of_a_damaged_package_says_what_is_wrong(
         (
             "endpoints: [{match: m, api_key_env: FDE_RAY_TEST_KEY}]\n",
             "m: set the environment variable FDE_RAY_TEST_KEY",
+        ),
+        (
+            "objects: {kind: s3, bucket: abc, access_key_env: FDE_RAY_KEY, secret_key_env: X}\n",
+            "S3 bucket abc at AWS: set the environment variable FDE_RAY_KEY",
         ),
         ("endpoints: [{match: m, api_key_file: nokey}]\n", "m: no file nokey"),
         ("endpoints: [{match: m, base_url: host:80}]\n", "must begin with http(s)://"),

@@ -22,6 +22,7 @@ from .s3_errors import S3Trouble, Trouble
 from .s3_multipart import RESTARTS, MultipartUpload, try_upload
 from .s3_reading import Place, read_window, windows
 from .s3_seals import Seal, check_size, checksums, seal_of, sealed
+from .sweeping import sweep_uploads
 
 LIST_PAGE = 1000
 
@@ -166,6 +167,10 @@ class S3Store:
         except S3Trouble as trouble:
             if trouble.trouble is not Trouble.MISSING:
                 raise
+
+    async def drop_abandoned(self, now: float) -> int:
+        """Give back the parts of uploads that nobody goes on with; return how many uploads."""
+        return await sweep_uploads(self, "", before=now - self.settings.abandoned_after)
 
     def place(self, key: str) -> Place:
         name = self.key_prefix + checked_key(key)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .s3 import S3Store
 from .s3_errors import S3Trouble, Trouble
 
+if TYPE_CHECKING:
+    from .s3 import S3Store
 
-async def sweep_uploads(store: S3Store, prefix: str, *, older_than_s: float) -> int:
-    """Abort the uploads below `prefix` that began longer ago; return how many were aborted.
 
-    older_than_s: seconds; longer than any upload may take, or living ones are aborted too.
+async def sweep_uploads(store: S3Store, prefix: str, *, before: float) -> int:
+    """Abort the uploads below `prefix` that began earlier; return how many were aborted.
+
+    before: seconds since the epoch, by the store's clock; so long ago that none of them lives.
     """
-    before = store.connection.clock.now() - older_than_s
     aborted = 0
     for key, upload in await _uploads(store, prefix, before):
         aborted += await _abort(store, key, upload)

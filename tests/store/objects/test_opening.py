@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from fde_ray.model.documents import parse_document
 from fde_ray.model.errors import SpecError, UserError
 from fde_ray.model.profile import Profile
-from fde_ray.store.objects.opening import opened_objects
+from fde_ray.store.objects.opening import checked_objects, opened_objects
 from fde_ray.store.objects.s3_errors import StoreUnfit
 from tests.store.objects.fake_s3 import FakeS3
 from tests.store.objects.s3_servers import ENVIRON, make_settings
@@ -83,6 +84,17 @@ async def test_store_without_conditional_writes_is_refused_to_writers_only(
             pass
     async with opened_objects(chosen, tmp_path, ENVIRON, probed=False) as objects:
         assert await objects.list("") == []
+
+
+@pytest.mark.parametrize("kind", ["folder", "s3"])
+async def test_check_leaves_nothing_behind_and_tells_the_place(
+    s3: FakeS3, tmp_path: Path, kind: str
+) -> None:
+    chosen = make_settings(s3.endpoint, prefix="lab") if kind == "s3" else None
+    place = await checked_objects(chosen, tmp_path, ENVIRON)
+    assert place == (f"{chosen.place}, below lab/" if chosen else f"folder {tmp_path}")
+    assert not s3.objects
+    assert not os.listdir(tmp_path)
 
 
 @pytest.mark.parametrize(

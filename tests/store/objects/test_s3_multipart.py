@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from fde_ray.model.errors import StoreError
+from fde_ray.store.objects import FolderStore
 from fde_ray.store.objects.s3 import S3Store
 from fde_ray.store.objects.sweeping import sweep_uploads
+from fde_ray.store.objects.upkeep import drop_abandoned
 from tests.store.builders import ManualClock
 from tests.store.objects.fake_s3 import FakeS3, Fault, Stored, Upload
 from tests.store.objects.s3_servers import ENVIRON, make_settings, until
@@ -119,8 +121,23 @@ async def test_sweeper_takes_old_uploads_below_the_prefix_only(
     s3.uploads["foreign"] = Upload("other/t/1", {}, began_at=old)
     s3.page = 2
     store = make_store(prefix="mine")
-    assert await sweep_uploads(store, "t/", older_than_s=24 * HOUR) == 5
+    assert await sweep_uploads(store, "t/", before=quick.now() - 24 * HOUR) == 5
     assert set(s3.uploads) == {"young", "beside", "foreign"}
+
+
+async def test_janitor_gives_up_what_is_older_than_the_profile_says(
+    s3: FakeS3, make_store: Callable[..., S3Store], quick: ManualClock
+) -> None:
+    for hours in (1, 3):
+        s3.uploads[f"{hours} h"] = Upload("k", {}, began_at=quick.now() - hours * HOUR)
+    assert await drop_abandoned(make_store(abandoned_after="2h"), quick.now()) == 1
+    assert set(s3.uploads) == {"1 h"}
+
+
+async def test_janitor_finds_nothing_to_do_in_a_folder(tmp_path: Path) -> None:
+    objects = FolderStore(tmp_path)
+    assert await drop_abandoned(objects, 1e12) == 0
+    objects.close()
 
 
 async def test_sweeper_goes_on_when_an_upload_ended_meanwhile(
@@ -129,7 +146,7 @@ async def test_sweeper_goes_on_when_an_upload_ended_meanwhile(
     for n in range(2):
         s3.uploads[f"u{n}"] = Upload(f"k{n}", {}, began_at=quick.now() - HOUR)
     s3.faults = [Fault("DELETE", status=404, code="NoSuchUpload")]
-    assert await sweep_uploads(store, "", older_than_s=60) == 1
+    assert await sweep_uploads(store, "", before=quick.now() - 60) == 1
 
 
 async def test_s02_parts_of_a_killed_uploader_are_swept(
@@ -148,7 +165,7 @@ asyncio.run(S3Store(settings, ENVIRON).create("k", bytes(6 << 20)))
         killed(child)
     assert len(s3.uploads) == 1
     assert await store.list("") == []
-    assert await sweep_uploads(store, "", older_than_s=HOUR) == 0
+    assert await sweep_uploads(store, "", before=quick.now() - HOUR) == 0
     quick.at += 2 * HOUR
-    assert await sweep_uploads(store, "", older_than_s=HOUR) == 1
+    assert await sweep_uploads(store, "", before=quick.now() - HOUR) == 1
     assert s3.uploads == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -60,7 +61,7 @@ async def test_exactly_one_of_many_creators_wins(
     )
     assert made.count(True) == 1
     assert await store.get("k") == bytes([made.index(True)]) * size_bytes
-    assert await sweep_uploads(store, "", older_than_s=-60) == 0
+    assert await sweep_uploads(store, "", before=time.time() + 60) == 0
 
 
 @pytest.mark.parametrize("name", ["moto", REAL])
@@ -78,10 +79,10 @@ async def test_sweeper_aborts_what_a_dead_uploader_left(
     for _ in range(3):
         await store.connection.once("begin", begin)
     # moto says of every upload that it began in 2010.
-    assert name == "moto" or await sweep_uploads(store, "t/", older_than_s=3600) == 0
-    assert await sweep_uploads(store, "u/", older_than_s=-60) == 0
-    assert await sweep_uploads(store, "t/", older_than_s=-60) == 3
-    assert await sweep_uploads(store, "t/", older_than_s=-60) == 0
+    assert name == "moto" or await sweep_uploads(store, "t/", before=time.time() - 3600) == 0
+    assert await sweep_uploads(store, "u/", before=time.time() + 60) == 0
+    assert await sweep_uploads(store, "t/", before=time.time() + 60) == 3
+    assert await sweep_uploads(store, "t/", before=time.time() + 60) == 0
 
 
 @pytest.mark.parametrize("name", [REAL])
