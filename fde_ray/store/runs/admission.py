@@ -111,11 +111,11 @@ class Admission:
         sweep: only this one's; None = of all.
         """
         rows = await self._db.read(lambda t: t.all(_RUNNABLE, limit_=limit, sweep_=sweep))
-        return [_task(row) for row in rows]
+        return [task_of(row) for row in rows]
 
     async def live_runs(self) -> list[RunTask]:
         """Return the runs that are neither queued nor at their end: a takeover begins here."""
-        return [_task(row) for row in await self._db.read(lambda t: t.all(_LIVE_RUNS))]
+        return [task_of(row) for row in await self._db.read(lambda t: t.all(_LIVE_RUNS))]
 
     async def unwanted_runs(self) -> list[RunRow]:
         """Return unfinished runs that only cancelled sweeps want."""
@@ -143,7 +143,7 @@ class Admission:
         """Return wanted grades to make of runs that have ended and whose workspace was collected;
         each task has the plan of that grade. sweep: only this one's; None = of all."""
         rows = await self._db.read(lambda t: t.all(_REGRADINGS, limit_=limit, sweep_=sweep))
-        return [_task(row) for row in rows]
+        return [task_of(row) for row in rows]
 
     async def run(self, run_id: str) -> RunRow:
         row = await self._db.read(lambda t: t.one(_RUN, run_id_=run_id))
@@ -171,5 +171,5 @@ def _plan(text: str) -> RunPlan:
     return RunPlan.model_validate_json(text)
 
 
-def _task(row: Any) -> RunTask:
+def task_of(row: Any) -> RunTask:
     return RunTask(RunRow.of(row[:-1]), _plan(row[-1]))

@@ -21,6 +21,7 @@ from .leases import Leases, process_start
 from .migrations import migrate
 from .notifier import Notifier
 from .pauses import Pauses
+from .scheduling import Scheduling
 from .sessions import Sessions
 from .supervision import Supervision
 from .sweeps import Sweeps
@@ -29,6 +30,7 @@ from .sweeps import Sweeps
 class RunStore(
     Sweeps,
     Admission,
+    Scheduling,
     Supervision,
     Leases,
     Grades,
@@ -56,7 +58,7 @@ class RunStore(
     @property
     def changed(self) -> Notifier:
         """Topics: ("inbox",), ("turn", subject), ("dialogue", subject), ("session", subject),
-        ("call", call_id), ("run", run_id), ("runs",), ("sweeps",)."""
+        ("call", call_id), ("run", run_id), ("runs",), ("sweeps",), ("granted",)."""
         return self._db.changed
 
     async def open(self) -> Self:
