@@ -42,6 +42,20 @@ class Concurrency(Record):
     judge_calls: int = Field(default=32, ge=1)
 
 
+class RayProfile(Record):
+    """The processes of `engine: ray`. RAY_ADDRESS names a cluster to join; without it, one starts
+    here."""
+
+    supervisors: int | None = Field(default=None, ge=1, le=256)
+    """None = one for every two cores here, at most four."""
+    pool_least: int = Field(default=1, ge=1, le=256)
+    """Members that each pool has at least; more follow the calls in flight."""
+    pool_most: int = Field(default=16, ge=1, le=256)
+    pending_calls: int = Field(default=256, ge=1)
+    """Calls that one supervisor may have waiting at one pool member; above, questions wait in their
+    rows."""
+
+
 class Profile(Record):
     schema_: Literal["fde_ray.profile/1"] = Field(alias="schema", default="fde_ray.profile/1")
     tenant: str = Field(default="local", pattern=r"^[a-z0-9-]{1,40}$")
@@ -56,6 +70,9 @@ class Profile(Record):
     prices: str | None = None
     """Price table (YAML); None = the one that ships with this project."""
     concurrency: Concurrency = Concurrency()
+    engine: Literal["inline", "ray"] = "inline"
+    """inline = all in one process; ray = supervisors and pools as processes of their own."""
+    ray: RayProfile = RayProfile()
     attempts: int = Field(default=3, ge=1, le=20)
     """Attempts before an infrastructure loss puts a run into quarantine."""
     provider_retries: int = Field(default=4, ge=0, le=20)
