@@ -16,6 +16,7 @@ from fde_ray.model.states import GradeState, PauseCause, Phase
 from fde_ray.scaffolds import scaffold
 from fde_ray.store.objects import layout
 from fde_ray.store.runs import SweepRow, SweepRun
+from fde_ray.store.sweep_runs import write_runs
 
 from .drift import change_of, material_of
 from .planning import Planner, plan_sweep
@@ -75,6 +76,7 @@ class Controller:
         await self._runtime.objects.create(
             layout.spec_key(tenant, spec.name, 1), canonical_json(document).encode()
         )
+        await write_runs(self._runtime.objects, tenant, spec.name, plans)
         return new
 
     async def check(self, name: str) -> None:
