@@ -17,6 +17,7 @@ from fde_ray.model.states import GradeState, Phase
 
 from .errors import KeyMissing
 from .objects import ObjectStore, layout
+from .side_by_side import side_by_side
 
 R = TypeVar("R", bound=Record)
 
@@ -36,6 +37,11 @@ class Mark(Record):
     """Of the bytes of `result.json`; None = the run ended without one."""
     failure: str | None = None
     detail: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no later state can take its place: a result that is there wins for ever."""
+        return self.phase is Phase.DONE and self.result_sha256 is not None
 
 
 FindingKind = Literal["missing", "malformed", "misplaced", "hash_differs", "unreadable"]
@@ -68,8 +74,9 @@ async def write_mark(objects: ObjectStore, tenant: str, sweep: str, mark: Mark) 
 
 async def read_results(objects: ObjectStore, tenant: str, sweep: str) -> AsyncIterator[ReadResult]:
     """Yield every marked run of a sweep in the order of run ids, sound or not."""
-    for key in await objects.list(layout.marks_prefix(tenant, sweep)):
-        yield await _read(objects, tenant, key)
+    keys = await objects.list(layout.marks_prefix(tenant, sweep))
+    async for read in side_by_side(keys, lambda key: _read(objects, tenant, key)):
+        yield read
 
 
 async def results_of(objects: ObjectStore, tenant: str, sweep: str) -> AsyncIterator[RunResult]:
@@ -95,7 +102,8 @@ def parse_result(data: bytes) -> RunResult:
     return _parsed(RunResult, data, MAX_RESULT_BYTES)
 
 
-async def _read(objects: ObjectStore, tenant: str, key: str) -> ReadResult:
+async def read_mark(objects: ObjectStore, key: str) -> ReadResult:
+    """Return the mark under a key, without its result, or a finding."""
     named = layout.parse_mark(key)
     if named is None:
         return _bad(key, "misplaced", "the name is not that of a mark")
@@ -109,28 +117,45 @@ async def _read(objects: ObjectStore, tenant: str, key: str) -> ReadResult:
         return _bad(key, "malformed", str(error))
     if (mark.run_id, mark.grade_id) != named:
         return _bad(key, "misplaced", "the mark names another run or grade")
-    if mark.result_sha256 is None:
-        return ReadResult(mark=mark)
-    return await _with_result(objects, tenant, mark, mark.result_sha256)
+    return ReadResult(mark=mark)
 
 
-async def _with_result(objects: ObjectStore, tenant: str, mark: Mark, sha256: str) -> ReadResult:
+async def result_bytes(objects: ObjectStore, tenant: str, mark: Mark) -> bytes | Finding:
+    """Return the bytes of the result that a mark names, as they are, or why there are none."""
     key = layout.result_key(tenant, mark.run_id, mark.grade_id)
     try:
-        data = await _bytes(objects, key, MAX_RESULT_BYTES)
-        result = parse_result(data)
+        return await _bytes(objects, key, MAX_RESULT_BYTES)
     except KeyMissing:
-        return _bad(key, "missing", "the mark names a result that is not there", mark)
+        return _finding(key, "missing", "the mark names a result that is not there")
     except StoreError as error:
-        return _bad(key, "unreadable", error.detail, mark)
+        return _finding(key, "unreadable", error.detail)
+    except ValueError as error:
+        return _finding(key, "malformed", str(error))
+
+
+def checked_result(tenant: str, mark: Mark, data: bytes) -> ReadResult:
+    """Return the result in `data` with a finding unless it is the one that the mark names."""
+    key = layout.result_key(tenant, mark.run_id, mark.grade_id)
+    try:
+        result = parse_result(data)
     except ValueError as error:
         return _bad(key, "malformed", str(error), mark)
     if (result.run_id, result.grade_id) != (mark.run_id, mark.grade_id):
         return _bad(key, "misplaced", "the result is of another run or grade", mark)
-    if sha256_hex(data) != sha256:
+    if sha256_hex(data) != mark.result_sha256:
         reason = "the bytes are not those that the mark names"
         return _bad(key, "hash_differs", reason, mark, result)
     return ReadResult(mark=mark, result=result)
+
+
+async def _read(objects: ObjectStore, tenant: str, key: str) -> ReadResult:
+    read = await read_mark(objects, key)
+    if read.mark is None or read.mark.result_sha256 is None:
+        return read
+    data = await result_bytes(objects, tenant, read.mark)
+    if isinstance(data, Finding):
+        return ReadResult(mark=read.mark, finding=data)
+    return checked_result(tenant, read.mark, data)
 
 
 async def _bytes(objects: ObjectStore, key: str, limit: int) -> bytes:
@@ -158,8 +183,8 @@ def _bad(
     mark: Mark | None = None,
     result: RunResult | None = None,
 ) -> ReadResult:
-    return ReadResult(
-        mark=mark,
-        result=result,
-        finding=Finding(key=shortened(key, 1024), kind=kind, reason=shortened(reason, 300)),
-    )
+    return ReadResult(mark=mark, result=result, finding=_finding(key, kind, reason))
+
+
+def _finding(key: str, kind: FindingKind, reason: str) -> Finding:
+    return Finding(key=shortened(key, 1024), kind=kind, reason=shortened(reason, 300))

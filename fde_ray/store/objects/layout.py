@@ -75,12 +75,34 @@ def result_key(tenant: str, run: str, grade: str) -> str:
     return f"{grade_prefix(tenant, run, grade)}result.json"
 
 
+def sweeps_prefix(tenant: str) -> str:
+    return f"{tenant}/sweeps/"
+
+
 def sweep_prefix(tenant: str, sweep: str) -> str:
-    return f"{tenant}/sweeps/{sweep}/"
+    return f"{sweeps_prefix(tenant)}{sweep}/"
 
 
 def spec_key(tenant: str, sweep: str, number: int) -> str:
-    return f"{sweep_prefix(tenant, sweep)}specs/{number}.json"
+    return f"{specs_prefix(tenant, sweep)}{number}.json"
+
+
+def specs_prefix(tenant: str, sweep: str) -> str:
+    return f"{sweep_prefix(tenant, sweep)}specs/"
+
+
+def runs_key(tenant: str, sweep: str, number: int) -> str:
+    """Return where the planned runs of a spec are listed, each with its place in the sweep."""
+    return f"{specs_prefix(tenant, sweep)}{number}.runs.json"
+
+
+def tables_prefix(tenant: str, sweep: str) -> str:
+    return f"{sweep_prefix(tenant, sweep)}tables/"
+
+
+def table_key(tenant: str, sweep: str, table: str, batch: str) -> str:
+    """Return where the rows of one batch of runs go; batches sort in the order of their making."""
+    return f"{tables_prefix(tenant, sweep)}{table}-{batch}.parquet"
 
 
 def marks_prefix(tenant: str, sweep: str) -> str:
