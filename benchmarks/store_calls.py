@@ -110,8 +110,9 @@ async def one_round(folder: Path) -> StoreCost:
         for n in range(1, RUNS // 2 + 1):
             calls = await no_op_run(store, epoch, n)
         spent = time.process_time() - before
-        recorder = Recorder(store._db._connection)
-        store._db._connection = recorder
+        (link,) = store._db._links
+        recorder = Recorder(link.connection)
+        link.connection = recorder
         for n in range(RUNS // 2 + 1, RUNS + 1):
             await no_op_run(store, epoch, n)
     raw = replayed_s(copy, recorder.log)

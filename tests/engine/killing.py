@@ -26,10 +26,10 @@ class Killer:
             self._check()
             return result
 
-        def counted(change: Any) -> Any:
+        def counted(change: Any, link: Any) -> Any:
             # On the store's thread: what waits in its queue when the driver dies is never done.
             self._check()
-            result = written(change)
+            result = written(change, link)
             self._count()
             return result
 

@@ -2,10 +2,12 @@
 
 `store.RunStore` is the façade; `sweeps` serves people, `admission` and `supervision` the engine,
 `sessions`, `dialogues` and `pauses` the plane, `calls` the ledger; `leases` is the fence between
-drivers.
-`dialect` holds all that is SQLite, `database` the one thread that talks to it.
+drivers, `keeper` the threads that keep it.
+`dialects` hold what differs between SQLite and PostgreSQL, `database` the threads at work on them.
 """
 
+from .keeper import LeaseKeeper, LeaseTimes
+from .location import StoreLocation
 from .notifier import Notifier, woken
 from .rows import (
     AttemptRole,
@@ -37,12 +39,15 @@ __all__ = [
     "Heartbeat",
     "InboxRow",
     "Lease",
+    "LeaseKeeper",
     "LeaseOwner",
+    "LeaseTimes",
     "Notifier",
     "PendingGrade",
     "RunRow",
     "RunStore",
     "RunTask",
+    "StoreLocation",
     "SweepRow",
     "SweepRun",
     "TurnRow",

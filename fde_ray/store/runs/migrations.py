@@ -1,8 +1,12 @@
 """Ordered changes of the schema; each runs with its record in one transaction.
 
 To change a table: mark what is new in `schema` with the version of its migration, and append a
-migration that adds `grown(version)`. Steps hold statements that every supported database
-understands.
+migration that adds `grown(version)`. Steps are written in SQLite's words, as far as PostgreSQL has
+them too; `Transaction.raw` spells the types of either.
+
+Programs of the version before are still at work when a new one migrates: add tables, and columns
+that may be NULL or have a default. A change that older programs cannot live with says so
+(`breaks_older`): from then on they are refused at their start.
 """
 
 from __future__ import annotations
@@ -18,14 +22,24 @@ from fde_ray.model.errors import UserError
 from fde_ray.model.ids import CONTROLLER_SHARD, SHARDS
 from fde_ray.model.plan import image_name
 
-from . import dialect, schema
-from .database import Database, Statement, Transaction, inserting, keeping, updating
+from . import schema
+from .database import (
+    Database,
+    Statement,
+    Transaction,
+    inserting,
+    keeping,
+    replacing,
+    updating,
+)
+from .dialects.sqlite import SQLALCHEMY
 
 
 class Migration(NamedTuple):
     version: int
     name: str
     apply: Callable[[Transaction], None]
+    breaks_older: bool = False
 
 
 def first_schema() -> list[str]:
@@ -57,7 +71,7 @@ def _since(item: Table | Column[Any] | Index) -> int:
 
 
 def _sql(clause: Any) -> str:
-    return str(clause.compile(dialect=dialect.DIALECT))
+    return str(clause.compile(dialect=SQLALCHEMY))
 
 
 def _created(table: Table, version: int) -> Iterator[str]:
@@ -128,36 +142,49 @@ _RECORD = inserting(schema.migrations, "version", "name", "at")
 READ_META = Statement(select(schema.meta.c.value).where(schema.meta.c.key == bindparam("key_")))
 
 
+_LEAST = "least_version"
+"""Key of `meta`: the oldest version whose programs can work with the tables."""
+_SET_META = replacing(schema.meta, "key", "value")
+
+
 async def migrate(
     database: Database, now: float, migrations: tuple[Migration, ...] = MIGRATIONS
 ) -> None:
-    """Bring the database to the newest version; UserError when it is newer than this program."""
-    version = await database.read(_version)
-    if version > migrations[-1].version:
+    """Bring the database to the newest version; safe while other processes do the same.
+
+    UserError when it was changed in a way that this program cannot live with.
+    """
+    newest = migrations[-1].version
+    version, least = await database.read(_versions)
+    if least > newest:
         raise UserError(
-            f"the run store {database.path} was written by a newer fde_ray"
-            f" (schema {version}, this program knows {migrations[-1].version}); update fde_ray."
+            f"the run store {database.dialect.place} was written by a newer fde_ray"
+            f" (schema {least}, this program knows {newest}); update fde_ray."
         )
     for migration in migrations:
         if migration.version > version:
             await database.write(lambda t, m=migration: _step(t, m, now))  # type: ignore[misc]
 
 
-def _version(transaction: Transaction) -> int:
+def _versions(transaction: Transaction) -> tuple[int, int]:
+    """Return the version of the tables, and the least one that can work with them."""
     names = transaction.table_names()
     if not names:
-        return 0
+        return 0, 0
     if not names >= {"migrations", "meta", "shards"}:
         raise UserError(
             "the database holds tables of another program; choose another home for the run store."
         )
-    row = transaction.one(_VERSION)
-    return int(row[0] or 0)
+    version, least = transaction.one(_VERSION), transaction.one(READ_META, key_=_LEAST)
+    return int(version[0] or 0), 0 if least is None else int(least[0])
 
 
 def _step(transaction: Transaction, migration: Migration, now: float) -> None:
-    # Another process may have come first while this one waited for the write lock.
-    if _version(transaction) >= migration.version:
+    transaction.lock_schema()
+    # Another process may have come first while this one waited.
+    if _versions(transaction)[0] >= migration.version:
         return
     migration.apply(transaction)
     transaction.run(_RECORD, version=migration.version, name=migration.name, at=now)
+    if migration.breaks_older:
+        transaction.run(_SET_META, key=_LEAST, value=str(migration.version))

@@ -8,16 +8,18 @@ from types import TracebackType
 from typing import Self
 
 from fde_ray.model.clock import Clock, SystemClock
-from fde_ray.model.errors import UserError
 
 from .accounts import Accounts
 from .admission import Admission
 from .calls import Calls
-from .database import BUSY_TIMEOUT_S, Database
+from .database import Database
+from .dialects import Dialect
+from .dialects.sqlite import BUSY_TIMEOUT_S, SqliteDialect
 from .dialogues import Dialogues
 from .grades import Grades
 from .inbox import Inbox
 from .leases import Leases, process_start
+from .location import StoreLocation
 from .migrations import migrate
 from .notifier import Notifier
 from .pauses import Pauses
@@ -43,17 +45,29 @@ class RunStore(
 ):
     """`async with RunStore(path, clock) as store:` opens, migrates and closes.
 
-    Every method is one transaction on the store's own thread. StoreError: the store cannot be
-    reached now; UserError: a person must mend it; Superseded: another owner came first.
+    `RunStore.at(location, clock)` is the one on a database server, too. Every method is one
+    transaction on a thread of the store. StoreError: the store cannot be reached now; UserError: a
+    person must mend it; Superseded: another owner came first.
     """
 
     def __init__(
-        self, path: Path, clock: Clock | None = None, *, busy_timeout_s: float = BUSY_TIMEOUT_S
+        self,
+        place: Path | Dialect,
+        clock: Clock | None = None,
+        *,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
     ) -> None:
-        self._db = Database(path, busy_timeout_s)
+        self._db = Database(
+            SqliteDialect(place, busy_timeout_s) if isinstance(place, Path) else place
+        )
         self._clock = clock or SystemClock()
         self._host = socket.gethostname()
         self._started = process_start
+        self._boots = set()
+
+    @classmethod
+    def at(cls, location: StoreLocation, clock: Clock | None = None) -> Self:
+        return cls(location.dialect(), clock)
 
     @property
     def changed(self) -> Notifier:
@@ -62,11 +76,7 @@ class RunStore(
         return self._db.changed
 
     async def open(self) -> Self:
-        folder = self._db.path.parent
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"the folder {folder} cannot be made: {error.strerror}.") from error
+        self._db.dialect.prepare()
         await self._db.open()
         await migrate(self._db, self._clock.now())
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from fde_ray.model.errors import StoreError, UserError
 from fde_ray.model.states import Phase
 from fde_ray.store.runs import RunStore
 from fde_ray.store.runs.database import Database, Transaction
+from fde_ray.store.runs.dialects.sqlite import SqliteDialect, SqliteLink
 from fde_ray.store.runs.migrations import MIGRATIONS, Migration, first_schema, migrate
 from tests.store.builders import make_plan, run_id
 from tests.store.programs import killed, output_of, running
@@ -35,7 +37,7 @@ async def test_migrations_run_once_in_order_each_with_its_record(tmp_path: Path)
         Migration(LAST + 1, "one more", lambda t: ran.append(1)),
         Migration(LAST + 2, "two more", lambda t: ran.append(2)),
     )
-    database = Database(tmp_path / "runs.db")
+    database = Database(SqliteDialect(tmp_path / "runs.db"))
     await database.open()
     for _ in range(2):
         await migrate(database, 5.0, steps)
@@ -51,7 +53,7 @@ async def test_failing_migration_leaves_the_version_before_it(tmp_path: Path) ->
         t.raw("CREATE TABLE half (x INTEGER)")
         raise StoreError("no")
 
-    database = Database(tmp_path / "runs.db")
+    database = Database(SqliteDialect(tmp_path / "runs.db"))
     await database.open()
     with pytest.raises(StoreError):
         await migrate(database, 5.0, (*MIGRATIONS, Migration(LAST + 1, "broken", broken)))
@@ -64,7 +66,7 @@ async def test_failing_migration_leaves_the_version_before_it(tmp_path: Path) ->
 
 async def test_store_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
-    database = Database(path)
+    database = Database(SqliteDialect(path))
     await database.open()
     await migrate(database, 5.0, MIGRATIONS[:1])
     plan = make_plan(1)
@@ -85,10 +87,22 @@ async def test_store_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -
     assert rows_of(path, "SELECT count(*) FROM shards") == [(257,)]
 
 
-async def test_newer_database_is_refused(tmp_path: Path) -> None:
+async def test_older_program_works_with_tables_that_only_grew(tmp_path: Path) -> None:
     async with RunStore(tmp_path / "runs.db"):
         pass
     rows_of(tmp_path / "runs.db", "INSERT INTO migrations VALUES (99, 'later', 0)")
+    rows_of(tmp_path / "runs.db", "ALTER TABLE runs ADD COLUMN later TEXT")
+    async with RunStore(tmp_path / "runs.db") as store:
+        assert await store.submit_sweep("local", "demo", {}, [make_plan(1)])
+        assert len(await store.runs_of_sweep("demo")) == 1
+
+
+async def test_database_that_older_programs_cannot_live_with_is_refused(tmp_path: Path) -> None:
+    later = Migration(99, "later", lambda t: t.raw("DROP TABLE parts"), breaks_older=True)
+    database = Database(SqliteDialect(tmp_path / "runs.db"))
+    await database.open()
+    await migrate(database, 5.0, (*MIGRATIONS, later))
+    await database.close()
     with pytest.raises(UserError, match="newer fde_ray"):
         async with RunStore(tmp_path / "runs.db"):
             pass
@@ -155,9 +169,9 @@ async def test_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
 async def test_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     async with RunStore(tmp_path / "runs.db"):
         pass
-    database = Database(tmp_path / "runs.db")
+    database = Database(SqliteDialect(tmp_path / "runs.db"))
     await database.open()
-    database._connection.execute("PRAGMA query_only=ON")
+    connection_of(database).execute("PRAGMA query_only=ON")
     with pytest.raises(UserError, match="cannot be written"):
         await database.write(lambda t: t.raw("DELETE FROM meta"))
     await database.close()
@@ -166,7 +180,7 @@ async def test_store_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 async def test_full_disk_is_a_store_error_and_loses_nothing(tmp_path: Path) -> None:
     async with RunStore(tmp_path / "runs.db") as store:
         await store.submit_sweep("local", "small", {}, [make_plan(1)])
-        connection = store._db._connection
+        connection = connection_of(store._db)
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count={pages}")
         with pytest.raises(StoreError, match="full"):
@@ -202,7 +216,7 @@ async def test_store_closes_twice_and_leaves_no_thread(tmp_path: Path) -> None:
     await store.open()
     await store.close()
     await store.close()
-    assert not store._db._thread.is_alive()
+    assert not [t for t in threading.enumerate() if t.name.startswith("run-store")]
 
 
 async def test_call_after_the_close_is_refused_and_never_waits(tmp_path: Path) -> None:
@@ -311,6 +325,12 @@ async def test_driver_killed_at_work_leaves_rows_that_agree(tmp_path: Path) -> N
             if len(log) == 2:
                 assert attempt.solve_end is not None
                 assert await store.reply(attempt.subject, 1) is not None
+
+
+def connection_of(database: Database) -> sqlite3.Connection:
+    (link,) = database._links
+    assert isinstance(link, SqliteLink)
+    return link.connection
 
 
 def rows_of(path: Path, sql: str, *values: object) -> list[tuple[object, ...]]:

@@ -1,0 +1,131 @@
+"""SQL as values: written in SQLAlchemy Core, compiled once per dialect, run on the driver's cursor.
+
+The execution layer of SQLAlchemy costs several times what the statement itself costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, Protocol
+
+from sqlalchemy import Table, insert, or_, update
+from sqlalchemy.sql import ClauseElement
+
+
+class Compiler(Protocol):
+    """What statements need to know of a database."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def sqlalchemy(self) -> Any:
+        """The dialect that clauses are compiled for; its parameters are positional."""
+        ...
+
+    def upsert(self, table: Table) -> Any:
+        """Return an insert that has `on_conflict_do_nothing` and `on_conflict_do_update`."""
+        ...
+
+    def storable(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the parameters with what no column can hold replaced."""
+        ...
+
+
+NUL_STAND_IN = "\ufffd"
+Clause = ClauseElement | Callable[[Compiler], ClauseElement]
+
+
+class Form:
+    """A statement for one dialect."""
+
+    __slots__ = ("_defaults", "_pick", "_storable", "sql")
+
+    def __init__(self, clause: Clause, columns: Sequence[str] | None, compiler: Compiler) -> None:
+        if not isinstance(clause, ClauseElement):
+            clause = clause(compiler)
+        compiled: Any = clause.compile(dialect=compiler.sqlalchemy, column_keys=columns)
+        self._defaults = {
+            name: bind.value
+            for bind, name in compiled.bind_names.items()
+            if not bind.required and bind.value is not None
+        }
+        self._pick = _picker(tuple(compiled.positiontup or ()))
+        self._storable = compiler.storable
+        self.sql = str(compiled)
+
+    def parameters(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        picked = self._pick({**self._defaults, **values} if self._defaults else values)
+        return self._storable(picked)
+
+
+class Statement:
+    """A clause compiled at its first use. Parameters go by name; a missing one is a KeyError."""
+
+    __slots__ = ("_clause", "_columns", "_forms")
+
+    def __init__(self, clause: Clause, columns: Sequence[str] | None = None) -> None:
+        self._clause, self._columns = clause, columns
+        self._forms: dict[str, Form] = {}
+
+    def form(self, compiler: Compiler) -> Form:
+        form = self._forms.get(compiler.name)
+        if form is None:
+            form = self._forms[compiler.name] = Form(self._clause, self._columns, compiler)
+        return form
+
+
+def _picker(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    if not names:
+        return lambda _values: ()
+    if len(names) == 1:
+        only = names[0]
+        return lambda values: (values[only],)
+    return itemgetter(*names)
+
+
+def without_nul(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the parameters with U+FFFD for each NUL, which PostgreSQL refuses in a text."""
+    for value in values:
+        if value.__class__ is str and "\0" in value:
+            return tuple(v.replace("\0", NUL_STAND_IN) if isinstance(v, str) else v for v in values)
+    return values
+
+
+def among(column: Any, *values: str) -> Any:
+    """Return the condition that `column` is one of `values` (IN needs a new text per execution)."""
+    return or_(*(column == value for value in values))
+
+
+def inserting(table: Table, *columns: str) -> Statement:
+    return Statement(insert(table).inline(), columns)
+
+
+def keeping(table: Table, *columns: str) -> Statement:
+    """Insert unless the row is there; the number of rows changed says which."""
+
+    def clause(compiler: Compiler) -> ClauseElement:
+        row = compiler.upsert(table).values(dict.fromkeys(columns))
+        kept: ClauseElement = row.on_conflict_do_nothing()
+        return kept
+
+    return Statement(clause, columns)
+
+
+def replacing(table: Table, *columns: str) -> Statement:
+    """Insert, or set the other columns of the row with the same primary key."""
+    keys = [column.name for column in table.primary_key]
+
+    def clause(compiler: Compiler) -> ClauseElement:
+        row = compiler.upsert(table).values(dict.fromkeys(columns))
+        changed = {name: row.excluded[name] for name in columns if name not in keys}
+        set_: ClauseElement = row.on_conflict_do_update(index_elements=keys, set_=changed)
+        return set_
+
+    return Statement(clause, columns)
+
+
+def updating(table: Table, *where: Any, columns: Sequence[str] = (), **values: Any) -> Statement:
+    """Set `columns` from parameters of their names, and `values` from expressions."""
+    clause = update(table).where(*where)
+    return Statement(clause.values(**values) if values else clause, columns)
