@@ -8,6 +8,7 @@ from pydantic import Field
 
 from .base import Record
 from .objects import ObjectsProfile
+from .scheduling import SchedulingProfile
 from .units import Duration, parse_duration
 
 
@@ -70,6 +71,7 @@ class Profile(Record):
     prices: str | None = None
     """Price table (YAML); None = the one that ships with this project."""
     concurrency: Concurrency = Concurrency()
+    scheduling: SchedulingProfile = SchedulingProfile()
     engine: Literal["inline", "ray"] = "inline"
     """inline = all in one process; ray = supervisors and pools as processes of their own."""
     ray: RayProfile = RayProfile()

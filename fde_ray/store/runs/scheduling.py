@@ -6,7 +6,7 @@ A look is a fixed number of queries, however many runs there are.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -50,16 +50,6 @@ class WaitingRun(NamedTuple):
     image: str
     shard: int
     place: int
-
-
-class QueueClass(NamedTuple):
-    """How many runs of a sweep wait for one model and image."""
-
-    tenant: str
-    sweep: str
-    model: str
-    image: str
-    waiting: int
 
 
 class SweepPolicy(NamedTuple):
@@ -142,7 +132,6 @@ class AdmissionRows(NamedTuple):
     by_shard: dict[int, int]
     queue: list[WaitingRun] | None
     """The first of each class in the order of their sweeps."""
-    classes: list[QueueClass] | None
     backlog: Backlog
     events: list[AttemptEvent]
     breakers: list[BreakerRow]
@@ -155,6 +144,8 @@ def _count(*columns: Any) -> Any:
 
 
 _SANDBOXED = (Phase.PROVISIONING, Phase.SOLVING, Phase.COLLECTING)
+HOLDING = (Phase.QUEUED, *_SANDBOXED)
+"""Phases of runs that hold a sandbox, or the grant of one."""
 _GRADING = (Phase.EXTRACTING, Phase.SCORING, Phase.JUDGING, Phase.COMMITTING)
 _GRANTED = (_R.phase == Phase.QUEUED.value) & _R.granted_at.is_not(None)
 _HOLDING = or_(_GRANTED, among(_R.phase, *(p.value for p in _SANDBOXED)))
@@ -184,37 +175,24 @@ _BY_SWEEP = Statement(
 _OWNERS = Statement(select(_S.shard, _S.owner).where(_S.owner.is_not(None)))
 _BY_SHARD = Statement(_count(_R.shard).where(_AT_WORK).group_by(_R.shard))
 _CLASS = (_W.tenant, _W.sweep, _R.model, _R.image)
-_QUEUED_RUNS = _WANTED_RUNS.join(schema.sweeps, (_SW.tenant == _W.tenant) & (_SW.name == _W.sweep))
+# Neither ordered nor joined with the sweeps: the reader does both, for the heads alone.
 _RANKED = (
     select(
-        *_CLASS,
+        _W.tenant,
+        _W.sweep,
         _R.run_id,
+        _R.model,
+        _R.image,
         _R.shard,
         _W.place,
         func.row_number().over(partition_by=_CLASS, order_by=_W.place).label("rank"),
     )
-    .select_from(_QUEUED_RUNS)
-    .where(_UNGRANTED, _SW.state == "running")
+    .select_from(_WANTED_RUNS)
+    .where(_UNGRANTED)
     .subquery()
 )
 _HEADS = Statement(
-    select(
-        _RANKED.c.tenant,
-        _RANKED.c.sweep,
-        _RANKED.c.run_id,
-        _RANKED.c.model,
-        _RANKED.c.image,
-        _RANKED.c.shard,
-        _RANKED.c.place,
-    )
-    .where(_RANKED.c.rank <= b("heads_"))
-    .order_by(_RANKED.c.tenant, _RANKED.c.sweep, _RANKED.c.place)
-)
-_CLASSES = Statement(
-    _count(*_CLASS)
-    .select_from(_QUEUED_RUNS)
-    .where(_UNGRANTED, _SW.state == "running")
-    .group_by(*_CLASS)
+    select(*(_RANKED.c[name] for name in WaitingRun._fields)).where(_RANKED.c.rank <= b("heads_"))
 )
 _BACKLOG = Statement(
     select(func.count(), func.min(func.coalesce(_A.ended_at, _A.solve_ended_at)))
@@ -296,14 +274,13 @@ _SPENT = Statement(
             schema.ledger, _L.run_id == _W.run_id
         )
     )
-    .where(_SW.state == "running")
+    .where(_SW.state == "running", _SW.budget_nanousd.is_not(None) | (b("all_") == 1))
     .group_by(_W.tenant, _W.sweep)
 )
 _CONTROLLER = Statement(select(_S.epoch).where(_S.shard == CONTROLLER_SHARD))
 _GRANT = updating(
     schema.runs, _R.run_id == b("run_id_"), _UNGRANTED, ADMITTED, columns=("granted_at",)
 )
-_WITHDRAW_STOPPED = updating(schema.runs, _GRANTED, ~ADMITTED, columns=("granted_at",))
 _WITHDRAW = {
     "sweep": updating(
         schema.runs,
@@ -340,13 +317,12 @@ class Scheduling:
         """Let queued runs start; returns how many of them still waited and are wanted.
 
         Superseded unless `epoch` holds the controller's shard. state: what the scheduler has to
-        remember. Grants of runs whose sweeps were stopped are withdrawn.
+        remember.
         """
         now, text = self._clock.now(), None if state is None else json.dumps(state)
 
         def change(t: Transaction) -> int:
             _check_controller(t, epoch)
-            t.run(_WITHDRAW_STOPPED, granted_at=None)
             count = sum(t.run(_GRANT, run_id_=run_id, granted_at=now) for run_id in run_ids)
             if text is not None:
                 t.run(_SET_META, key=_STATE_KEY, value=text)
@@ -364,35 +340,38 @@ class Scheduling:
     async def admission_rows(
         self,
         *,
-        heads: int,
+        room: Callable[[int], int],
         since: float,
         most_events: int,
         window_s: float | None = None,
         spending: bool = False,
+        all_spending: bool = False,
     ) -> AdmissionRows:
         """Return what admission decides by.
 
-        heads: runs of each class that may be granted now; 0 = do not look at the queue. since:
-        attempts that started or ended from then on are told. window_s: measure providers over it.
+        room: how many may be granted when so many hold a place; 0 = do not look at the queue.
+        since: attempts that started or ended from then on are told. window_s: measure providers
+        over it. spending: what sweeps with a budget have cost; with `all_spending` all sweeps.
         """
         now = self._clock.now()
 
         def query(t: Transaction) -> AdmissionRows:
             events = t.all(_STARTS, since_=since, limit_=most_events)
             ended = t.all(_ENDS, since_=since, limit_=most_events)
+            by_model = {(m or "", Phase(p)): n for m, p, n in t.all(_BY_MODEL)}
+            heads = room(sum(n for (_, phase), n in by_model.items() if phase in HOLDING))
             return AdmissionRows(
                 sweeps=[SweepPolicy._make(row) for row in t.all(_SWEEPS)],
-                by_model={(m or "", Phase(p)): n for m, p, n in t.all(_BY_MODEL)},
+                by_model=by_model,
                 by_sweep={(tenant, name): n for tenant, name, n in t.all(_BY_SWEEP)},
                 owners=dict(t.all(_OWNERS)),
                 by_shard=dict(t.all(_BY_SHARD)),
                 queue=[_waiting(row) for row in t.all(_HEADS, heads_=heads)] if heads else None,
-                classes=[_class(row) for row in t.all(_CLASSES)] if heads else None,
                 backlog=Backlog._make(t.one(_BACKLOG)),
                 events=[_started(row) for row in events] + [_ended(row) for row in ended],
                 breakers=[BreakerRow._make(row) for row in t.all(_BREAKERS)],
                 measured=None if window_s is None else _measured(t, now, window_s),
-                spent=_spent(t) if spending else None,
+                spent=_spent(t, all_spending) if spending else None,
             )
 
         return await self._db.read(query)
@@ -496,10 +475,6 @@ def _waiting(row: Any) -> WaitingRun:
     return WaitingRun(row[0], row[1], row[2], row[3] or "", row[4] or "", row[5], row[6])
 
 
-def _class(row: Any) -> QueueClass:
-    return QueueClass(row[0], row[1], row[2] or "", row[3] or "", row[4])
-
-
 def _started(row: Any) -> AttemptEvent:
     return _event(row, "start", row[1], None)
 
@@ -534,5 +509,6 @@ def _measured(t: Transaction, now: float, window_s: float) -> dict[str, Measured
     return {m or "": Measured(float(s or 0), float(paused.get(m) or 0)) for m, s in wall}
 
 
-def _spent(t: Transaction) -> dict[tuple[str, str], Spent]:
-    return {(row[0], row[1]): Spent(int(row[2]), int(row[3] or 0)) for row in t.all(_SPENT)}
+def _spent(t: Transaction, of_all: bool) -> dict[tuple[str, str], Spent]:
+    rows = t.all(_SPENT, all_=int(of_all))
+    return {(row[0], row[1]): Spent(int(row[2]), int(row[3] or 0)) for row in rows}

@@ -18,6 +18,7 @@ from fde_ray.model.plan import RunPlan
 from fde_ray.model.states import GradeState, Phase, SolveEnd
 
 from . import schema
+from .admission import ADMITTED
 from .database import Database, Statement, Transaction, among, inserting, keeping, updating
 from .rows import SweepRow, SweepRun, SweepState
 
@@ -60,6 +61,14 @@ _SET_STATE = updating(schema.sweeps, _THIS, columns=("state",))
 _WANTED_BY = exists().where(
     _W.tenant == b("tenant_"), _W.sweep == b("name_"), _W.run_id == _R.run_id
 )
+_WITHDRAW = updating(
+    schema.runs,
+    _R.phase == Phase.QUEUED.value,
+    _R.granted_at.is_not(None),
+    ~ADMITTED,
+    columns=("granted_at",),
+)
+"""Grants that were not used yet, of runs that no running sweep wants any more."""
 _QUEUED_AGAIN = (
     "phase",
     "solve_end",
@@ -194,7 +203,8 @@ class Sweeps:
         return [_sweep_row(row) for row in await self._db.read(lambda t: t.all(_SWEEPS))]
 
     async def set_sweep_state(self, name: str, state: SweepState, *, tenant: str = LOCAL) -> None:
-        """Pause, cancel or resume. Resuming queues the sweep's cancelled runs again."""
+        """Pause, cancel or resume. Resuming queues the sweep's cancelled runs again; the others
+        take back what was granted and has not begun."""
         now = self._clock.now()
 
         def change(t: Transaction) -> None:
@@ -202,6 +212,8 @@ class Sweeps:
                 raise _unknown(name)
             if state == "running":
                 _revive(t, tenant, name, now)
+            else:
+                t.run(_WITHDRAW, granted_at=None)
             t.wake(("sweeps",))
 
         await self._db.write(change)

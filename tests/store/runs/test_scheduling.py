@@ -90,21 +90,19 @@ async def test_look_tells_who_waits_and_what_is_at_work(
 ) -> None:
     await store.submit_sweep("local", "other", {}, [make_plan(3, sweep="other")])
     await store.grant([run_id(1)], steward)
-    rows = await store.admission_rows(heads=5, since=0, most_events=10)
+    rows = await store.admission_rows(room=lambda _: 5, since=0, most_events=10)
     assert [sweep.name for sweep in rows.sweeps] == ["demo", "other"]
     assert rows.by_model == {("offline/x", Phase.QUEUED): 1}
     assert rows.by_sweep == {("local", "demo"): 1}
     assert rows.by_shard == {1: 1}
     assert len(rows.owners) == SHARDS + 1
     assert rows.queue is not None
-    assert rows.classes is not None
-    waiting = [(run.sweep, run.run_id) for run in rows.queue]
+    waiting = sorted((run.sweep, run.run_id) for run in rows.queue)
     assert waiting == [("demo", run_id(2)), ("demo", run_id(3)), ("other", run_id(3))]
-    assert [(one.sweep, one.waiting) for one in rows.classes] == [("demo", 2), ("other", 1)]
     assert rows.backlog == (0, None)
-    heads = (await store.admission_rows(heads=1, since=0, most_events=10)).queue
+    heads = (await store.admission_rows(room=lambda _: 1, since=0, most_events=10)).queue
     assert heads is not None
-    assert [run.run_id for run in heads] == [run_id(2), run_id(3)]
+    assert sorted(run.run_id for run in heads) == [run_id(2), run_id(3)]
 
 
 async def test_look_tells_starts_losses_and_collections_once_each(
@@ -119,7 +117,7 @@ async def test_look_tells_starts_losses_and_collections_once_each(
     )
     clock.at += 10
     await store.close_attempt(f"{run_id(1)}.1", epoch, solve_end=SolveEnd.SUBMITTED)
-    rows = await store.admission_rows(heads=0, since=0, most_events=10)
+    rows = await store.admission_rows(room=lambda _: 0, since=0, most_events=10)
     assert rows.queue is None
     told = [(e.subject[:2], e.stage, e.at - e.began_at, e.failure) for e in rows.events]
     assert sorted(told) == [
@@ -130,7 +128,7 @@ async def test_look_tells_starts_losses_and_collections_once_each(
     assert {(e.pool, e.sweep, e.image) for e in rows.events} == {
         ("local", "demo", make_plan(1).image)
     }
-    later = await store.admission_rows(heads=0, since=clock.at, most_events=10)
+    later = await store.admission_rows(room=lambda _: 0, since=clock.at, most_events=10)
     assert [e.stage for e in later.events] == ["end"]
 
 
@@ -146,7 +144,7 @@ async def test_look_measures_how_long_a_provider_kept_runs_waiting(
     await store.close_pause(f"{run_id(1)}.1")
     await store.open_pause(f"{run_id(2)}.1", PauseCause.CUSTOMER_DOWN)
     clock.at += 20
-    rows = await store.admission_rows(heads=0, since=clock.at, most_events=10, window_s=60)
+    rows = await store.admission_rows(room=lambda _: 0, since=clock.at, most_events=10, window_s=60)
     assert rows.measured == {"offline/x": Measured(120, 30)}
 
 
@@ -165,5 +163,5 @@ async def test_breaker_that_opens_takes_unused_grants_back_and_is_closed_by_name
 
 
 async def test_spending_tells_unknown_prices_apart(store: RunStore, epoch: Epoch) -> None:
-    rows = await store.admission_rows(heads=0, since=0, most_events=1, spending=True)
+    rows = await store.admission_rows(room=lambda _: 0, since=0, most_events=1, spending=True)
     assert rows.spent == {}
