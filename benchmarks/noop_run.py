@@ -32,7 +32,9 @@ from fde_ray.presets import preset_text
 from fde_ray.sandbox.null import NullSandbox
 from fde_ray.store.objects import layout
 
-RUNS, ROUNDS = 100, 5
+REPEATS, ROUNDS = 100, 5
+CASES = ("017", "036")
+RUNS = REPEATS * len(CASES)
 TRANSACTIONS = 13
 """Of one no-op run, counted in its store calls."""
 GOAL_MS = 5.0
@@ -65,10 +67,10 @@ async def one_round(folder: Path) -> Cpu:
     spec = parse_document(preset_text("demo"), SweepSpec)
     do_nothing = tuple(s for s in spec.systems if s.name == "do_nothing")
     spec = spec.evolve(
-        cases=("017",),
+        cases=CASES,
         systems=[s.jsonable() for s in do_nothing],
         conditions=("hidden",),
-        repeats=RUNS,
+        repeats=REPEATS,
         limits={**spec.limits.jsonable(), "pushes": 0},
     )
     gateway = DirectGateway()
@@ -82,7 +84,8 @@ async def one_round(folder: Path) -> Cpu:
     async with opened_runtime(profile, sandbox=NullSandbox(gateway)) as runtime:
         gateway.connect(runtime.run_plane, runtime.grade_plane)
         await Controller(runtime).submit(spec)
-        await runtime.material.keys("017")
+        for case_id in CASES:
+            await runtime.material.keys(case_id)
         before = spent()
         (status,) = await carried_out(runtime, [spec.name])
         cost = per_run_since(before)

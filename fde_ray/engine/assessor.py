@@ -7,6 +7,7 @@ and goes on. The result is written once: the row names its hash first, the objec
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from fde_ray.protocol import coverage, dialogue, votes
 from fde_ray.sandbox.records import SandboxFacts
 from fde_ray.scaffolds import scaffold
 from fde_ray.store.objects import layout
-from fde_ray.store.runs import AttemptRow, Epoch, GradeRow
+from fde_ray.store.runs import AttemptRow, Epoch, Gradable, GradeRow
 
 from .chronicle import Chronicle
 from .conversation import Conversation, bill_for
@@ -60,12 +61,12 @@ class Assessor:
         A run that has ended gets this grade beside the one that it has.
         """
         while True:
-            row = await self._store.grade(plan.run_id, plan.grade_id)
-            stages = Stages(self._runtime, plan, row, self._epoch, phase)
-            if row.state is not GradeState.PENDING:
-                await self._given_up(plan, row, stages)
+            known = await self._store.gradable(plan.run_id, plan.grade_id)
+            stages = Stages(self._runtime, plan, known.grade, self._epoch, phase)
+            if known.grade.state is not GradeState.PENDING:
+                await self._given_up(plan, known.grade, stages)
                 return
-            if await self._tried(plan, row, stages):
+            if await self._tried(plan, known, stages):
                 return
             phase = stages.phase
 
@@ -83,32 +84,29 @@ class Assessor:
             if session.state != "closed":
                 await self._routes.close(session, kind, detail)
 
-    async def _tried(self, plan: RunPlan, row: GradeRow, stages: Stages) -> bool:
+    async def _tried(self, plan: RunPlan, known: Gradable, stages: Stages) -> bool:
         """Grade once; False = the grade is missing so far and may be tried again."""
         folder = self._runtime.home.scratch / f"{plan.run_id}-{plan.grade_id[:8]}"
         _cleared(folder)
         try:
-            return await self._graded(plan, row, stages, folder)
+            return await self._graded(plan, known, stages, folder)
         finally:
             _cleared(folder)
 
-    async def _graded(self, plan: RunPlan, row: GradeRow, stages: Stages, folder: Path) -> bool:
-        attempts = await self._store.attempts_of(plan.run_id)
+    async def _graded(self, plan: RunPlan, known: Gradable, stages: Stages, folder: Path) -> bool:
         # The workspace that counts is that of the last attempt.
-        attempt = max(attempts, key=lambda one: one.number)
+        attempt = known.attempts[-1]
         if attempt.state != "closed":
             await self._sessions.close(attempt, solve_end=attempt.solve_end or SolveEnd.AGENT_ERROR)
-        state = dialogue.replay(
-            self._conversation.config(plan), await self._store.dialogue(attempt.subject)
-        )
+        state = dialogue.replay(self._conversation.config(plan), known.events)
         graded = await self._unpacked(plan, attempt, state, folder)
         routes, chosen = await self._scored(graded, stages)
         if chosen.grade is GradeState.GRADE_MISSING:
-            return not await self._retried(plan, row, routes, chosen, stages)
+            return not await self._retried(plan, known.grade, routes, chosen, stages)
         if plan.condition.kind.has_questions:
             await stages.enter(Phase.JUDGING)
         verdicts = await self._covered(plan, attempt, state, stages)
-        notes = tuple(_note(one) for one in attempts)
+        notes = tuple(_note(one) for one in known.attempts)
         result = await self._assembled(graded, state, routes, chosen, verdicts, notes)
         await self._commit(plan, result, stages)
         return True
@@ -196,7 +194,9 @@ class Assessor:
         notes: tuple[AttemptNote, ...],
     ) -> RunResult:
         plan, attempt = graded.plan, graded.attempt
-        pauses = tuple(await self._store.pauses(attempt.subject))
+        pauses, costs, tries = await self._store.evidence(
+            plan.run_id, plan.grade_id, attempt.subject
+        )
         clock = None
         if attempt.agent_started_at is not None:
             end = attempt.solve_ended_at or attempt.ended_at
@@ -212,31 +212,26 @@ class Assessor:
                 solve_end=attempt.solve_end or SolveEnd.AGENT_ERROR,
                 attempts=notes,
                 clock=clock,
-                pauses=pauses,
+                pauses=tuple(pauses),
                 tree_hash=None if graded.unpacked is None else graded.unpacked.tree_hash,
                 files=None if graded.unpacked is None else graded.unpacked.files,
                 routes=routes,
                 chosen=chosen,
                 coverage=verdicts,
-                cost=tuple(await self._store.costs_of_run(plan.run_id, plan.grade_id)),
-                facts=await self._facts(plan, attempt),
+                cost=tuple(costs),
+                facts=await self._facts(attempt, tries),
                 profile=self._runtime.profile,
             )
         )
 
-    async def _facts(self, plan: RunPlan, attempt: AttemptRow) -> SandboxFacts:
+    async def _facts(self, attempt: AttemptRow, tries: Sequence[AttemptRow]) -> SandboxFacts:
         """Return where the attempt ran; unsafe when any session of the run and grade was.
 
         Another driver may have started them, under another profile.
         """
         here = await self._runtime.sandbox.probe()
         solved = await self._chronicle.sandbox_of(attempt.subject) or here
-        tries = await self._store.attempts_of(plan.run_id, "extract")
-        extracted = [
-            await self._chronicle.sandbox_of(one.subject)
-            for one in tries
-            if one.grade_id == plan.grade_id
-        ]
+        extracted = [await self._chronicle.sandbox_of(one.subject) for one in tries]
         unsafe = any(facts.unsafe for facts in (here, solved, *filter(None, extracted)))
         return solved.evolve(unsafe=unsafe)
 
@@ -248,7 +243,7 @@ class Assessor:
         if not await self._runtime.objects.create(key, data):
             data = await self._runtime.objects.get(key)
             result = RunResult.model_validate_json(data)
-        official = await self._store.finish_commit(
+        finished = await self._store.finish_commit(
             plan.run_id,
             plan.grade_id,
             self._epoch,
@@ -259,9 +254,9 @@ class Assessor:
             valid=result.valid,
             outcome=result.outcome,
         )
-        if not official:
+        if not finished.as_begun:
             log.error("result_differs", extra={"run": plan.run_id, "grade": plan.grade_id})
-        await self._marks.left(plan.run_id)
+        await self._marks.leave(finished.views)
 
     async def _retried(
         self,
@@ -296,7 +291,7 @@ class Assessor:
 
 
 def _cleared(folder: Path) -> None:
-    if folder.exists():
+    if os.path.lexists(folder):
         shutil.rmtree(folder)
 
 

@@ -6,10 +6,12 @@ whoever takes over goes on from the log alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fde_ray.customer import answer_question, detect
 from fde_ray.metering.ledger import Waiting
 from fde_ray.model.chat import Bill
-from fde_ray.model.dialogue import Answered, Detected, Replied
+from fde_ray.model.dialogue import Answered, Detected, DialogueEvent, Replied
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.states import PauseCause, Role
 from fde_ray.protocol import dialogue
@@ -25,21 +27,25 @@ class Conversation:
     def __init__(self, runtime: Runtime, customer: CallPool, detectors: CallPool) -> None:
         self._runtime, self._customer, self._detectors = runtime, customer, detectors
 
-    async def answer(self, plan: RunPlan, subject: str, epoch: Epoch) -> dialogue.DialogueState:
-        """Carry the open turn of a session to its reply; return the state of the dialogue.
+    async def answer(
+        self, plan: RunPlan, subject: str, events: Sequence[DialogueEvent], epoch: Epoch
+    ) -> None:
+        """Carry the open turn of a session to its reply. events: its dialogue so far.
 
         Once the session has ended, for its clock above all, no further question is asked.
         RunFailure(CUSTOMER_FAILED) when the customer is down and the spec says `infra`.
         """
         store = self._runtime.store
-        state = dialogue.replay(self.config(plan), await store.dialogue(subject))
+        state = dialogue.replay(self.config(plan), events)
         while not isinstance(move := dialogue.next_move(state), dialogue.Idle):
             event = await self._carried_out(move, state, plan, subject)
             await store.append_event(subject, event, epoch=epoch)
             state = dialogue.advance(state, event)
-            if isinstance(event, Answered) and (await store.session(subject)).solve_end is not None:
+            if (
+                isinstance(event, Answered)
+                and (await store.standing(subject)).solve_end is not None
+            ):
                 break
-        return state
 
     def config(self, plan: RunPlan) -> dialogue.DialogueConfig:
         return dialogue.DialogueConfig.of(

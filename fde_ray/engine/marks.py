@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fde_ray.model.states import GradeState, Phase
-from fde_ray.store.objects import ObjectStore
+from fde_ray.store.objects import ObjectStore, layout
 from fde_ray.store.results import Mark, write_mark
 from fde_ray.store.runs import RunStore, SweepRun
 
@@ -14,14 +16,30 @@ class Marks:
 
     async def left(self, run_id: str) -> None:
         """Leave the marks of an ended run in every sweep that wants it."""
-        for sweep, run in await self._store.views_of_run(run_id):
+        await self.leave(await self._store.views_of_run(run_id))
+
+    async def leave(self, views: Sequence[tuple[str, SweepRun]]) -> None:
+        """The same for a run whose views are at hand."""
+        for sweep, run in views:
             await self._left(sweep, run)
 
     async def complete(self, sweep: str) -> None:
         """Leave what is missing among the marks of a sweep: of runs that had ended before it came,
         and of those whose driver died at the wrong moment."""
+        present = set(await self._objects.list(layout.marks_prefix(self._tenant, sweep)))
         for run in await self._store.runs_of_sweep(sweep, tenant=self._tenant):
-            await self._left(sweep, run)
+            key = layout.mark_key(self._tenant, sweep, run.run_id, run.grade_id)
+            if key not in present:
+                await self._left(sweep, run)
+
+    async def withdraw(self, sweep: str) -> None:
+        """Take back the marks of a sweep's runs that our own troubles had put aside, in every sweep
+        that wants them, before they are tried again: a mark that is there is right."""
+        for run in await self._store.runs_of_sweep(sweep, tenant=self._tenant):
+            if run.phase is Phase.QUARANTINED or run.grade is GradeState.GRADE_MISSING:
+                for other, view in await self._store.views_of_run(run.run_id):
+                    key = layout.mark_key(self._tenant, other, view.run_id, view.grade_id)
+                    await self._objects.delete(key)
 
     async def _left(self, sweep: str, run: SweepRun) -> None:
         if (mark := mark_of(run)) is not None:

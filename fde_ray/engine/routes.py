@@ -175,9 +175,10 @@ class RouteRunner:
         """Return the folder that the extractor left; RunFailure when its session has no vote."""
         if session.state == "open":
             try:
-                await self._sessions.start(
+                handle = await self._sessions.start(
                     session.subject, "extract", extraction_limits(graded.plan)
                 )
+                await self._store.record_handle(session.subject, handle)
             except SandboxError as error:
                 raise RunFailure(FailureKind.GRADER_SANDBOX, error.detail) from error
         ended = await self._committed(session)

@@ -7,7 +7,7 @@ talks to a plane, and the plane writes rows.
 from __future__ import annotations
 
 import asyncio
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.session import SessionLimits
@@ -51,8 +51,11 @@ class SessionHost:
 
     async def start(
         self, subject: str, role: Literal["solve", "extract"], limits: SessionLimits
-    ) -> None:
-        """Start the session, or find the one that lives; SandboxError when it cannot start."""
+    ) -> dict[str, Any]:
+        """Start the session, or find the one that lives; SandboxError when it cannot start.
+
+        Returns its handle, for the caller to keep in the session's row.
+        """
         plane = self._home.run_plane if role == "solve" else self._home.grade_plane
         facts = await self._sandbox.probe()
         await self._chronicle.started(subject, self._clock.now(), facts)
@@ -65,7 +68,7 @@ class SessionHost:
                 limits=limits,
             )
         )
-        await self._store.record_handle(subject, handle.jsonable())
+        return handle.jsonable()
 
     async def loss(self, attempt: AttemptRow) -> Loss | None:
         """Return why the session will never commit; None = it lives, or has just committed.
@@ -95,14 +98,15 @@ class SessionHost:
         await self._store.close_attempt(
             attempt.subject, self._epoch, solve_end=solve_end, failure=kind, detail=detail
         )
-        await self._cleared(attempt)
+        await self.clear(attempt)
 
     async def finish_closing(self, attempt: AttemptRow) -> None:
         """Do the rest of `close` for a session whose row says closed, unless it was done."""
         if attempt.state == "closed" and not await self._chronicle.has_ended(attempt.subject):
-            await self._cleared(attempt)
+            await self.clear(attempt)
 
-    async def _cleared(self, attempt: AttemptRow) -> None:
+    async def clear(self, attempt: AttemptRow) -> None:
+        """Stop what runs of a closed session, clear its folder, and write down its end."""
         handle = self._handle(attempt)
         if handle is not None:
             await self._sandbox.stop(handle)

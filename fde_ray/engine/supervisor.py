@@ -7,7 +7,9 @@ Nothing waits for a call into a sandbox: shims report to the plane, the plane wr
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
+from fde_ray.model.dialogue import DialogueEvent
 from fde_ray.model.errors import FdeRayError, RunFailure, SandboxError, StoreError, Superseded
 from fde_ray.model.failures import FAILURES, FailureKind
 from fde_ray.model.ids import RunId, attempt_id
@@ -109,11 +111,12 @@ class Supervisor:
     async def _provision(self, run: RunRow, plan: RunPlan) -> RunRow:
         subject = attempt_id(RunId(run.run_id), run.attempt)
         try:
-            await self._sessions.start(subject, "solve", session_limits(plan))
+            handle = await self._sessions.start(subject, "solve", session_limits(plan))
         except SandboxError as error:
             attempt = await self._store.session(subject)
             return await self._lose(run, attempt, Loss(error.kind, error.detail))
-        return await self._moved(run, Phase.SOLVING, solve_end=None)
+        await self._store.begin_solving(run.run_id, self._epoch, subject, handle)
+        return run._replace(phase=Phase.SOLVING, solve_end=None)
 
     async def _watch(self, run: RunRow, plan: RunPlan) -> RunRow:
         """Answer turns until the session is committed, lost or cancelled."""
@@ -132,14 +135,16 @@ class Supervisor:
 
     async def _followed(self, run: RunRow, plan: RunPlan, subject: str) -> RunRow:
         """Do what the session's row asks for now; return the run as it is then."""
-        attempt = await self._store.session(subject)
+        attempt, events = await self._store.watched(subject)
         end = attempt.solve_end
         if attempt.state == "closed":
             return await self._closed(run, attempt)
         if attempt.state == "committed":
             return await self._collected(run, attempt)
+        if events is not None:
+            return await self._answered(run, plan, attempt, events)
         if end is None:
-            return await self._answered(run, plan, attempt)
+            return run
         if not end.is_graded:
             return await self._ended_ungraded(run, attempt)
         if run.phase is Phase.SOLVING:
@@ -156,9 +161,11 @@ class Supervisor:
             return run._replace(phase=Phase.CANCELLED)
         return await self._lose(run, attempt, Loss(kind, attempt.detail or ""))
 
-    async def _answered(self, run: RunRow, plan: RunPlan, attempt: AttemptRow) -> RunRow:
+    async def _answered(
+        self, run: RunRow, plan: RunPlan, attempt: AttemptRow, events: Sequence[DialogueEvent]
+    ) -> RunRow:
         try:
-            await self._conversation.answer(plan, attempt.subject, self._epoch)
+            await self._conversation.answer(plan, attempt.subject, events, self._epoch)
         except StoreError:
             raise  # nothing that a new attempt would mend
         except RunFailure as failure:
@@ -167,10 +174,9 @@ class Supervisor:
 
     async def _collected(self, run: RunRow, attempt: AttemptRow) -> RunRow:
         end = attempt.solve_end or SolveEnd.AGENT_ERROR
-        # Moved first: a driver that dies in between finds a run to grade, not one to solve again.
-        moved = await self._moved(run, Phase.EXTRACTING, solve_end=end)
-        await self._sessions.close(attempt, solve_end=end)
-        return moved
+        await self._store.finish_solving(run.run_id, self._epoch, run.phase, attempt.subject, end)
+        await self._sessions.clear(attempt)
+        return run._replace(phase=Phase.EXTRACTING, solve_end=end)
 
     async def _ended_ungraded(self, run: RunRow, attempt: AttemptRow) -> RunRow:
         if attempt.solve_end is SolveEnd.CANCELLED:

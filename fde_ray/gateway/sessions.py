@@ -8,7 +8,7 @@ from fde_ray.model.chat import Bill
 from fde_ray.model.session import SessionInputs
 from fde_ray.model.states import Phase, Role, SolveEnd
 from fde_ray.store.errors import RowMissing
-from fde_ray.store.runs import AttemptRow, RunStore
+from fde_ray.store.runs import AttemptRow, RunStore, Standing
 
 from .ports import Session
 
@@ -32,10 +32,13 @@ class Sessions:
     async def find(self, subject: str) -> Session | None:
         """Return the session as it is now; None = there is none of this name."""
         try:
-            row = await self._store.session(subject)
+            if (facts := self._facts.get(subject)) is not None:
+                row = await self._store.standing(subject)
+            else:
+                whole = await self._store.session(subject)
+                facts, row = self._remembered(whole), whole.standing
         except RowMissing:
             return None
-        facts = self._facts.get(subject) or self._remembered(row)
         # Checked when they were written; building them anew would cost a call's worth of time.
         return Session.model_construct(
             subject=subject,
@@ -68,7 +71,7 @@ class Sessions:
         return facts
 
 
-def stop_of(row: AttemptRow) -> Literal["cancelled", "superseded"] | None:
+def stop_of(row: Standing) -> Literal["cancelled", "superseded"] | None:
     """Return why a session that is not live was stopped; None = it ended in the ordinary way."""
     if row.live:
         return None

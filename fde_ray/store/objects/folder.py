@@ -70,7 +70,7 @@ class FolderStore:
         self._executor.shutdown()
 
     async def create(self, key: str, data: bytes) -> bool:
-        path = os.path.join(self._place, checked_key(key))
+        path = self._path(key)
         if len(data) <= INLINE_BYTES and not self._fsync:
             return _created(path, key, data, fsync=False)
         return await self._blocking(lambda: _created(path, key, data, fsync=self._fsync))
@@ -115,10 +115,10 @@ class FolderStore:
         path = self._path(key)
         with _disk(key), suppress(KeyMissing):
             _size(path, key)
-            path.unlink(missing_ok=True)
+            os.unlink(path)
 
-    def _path(self, key: str) -> Path:
-        return self.root / checked_key(key)
+    def _path(self, key: str) -> str:
+        return os.path.join(self._place, checked_key(key))
 
     async def _blocking(self, action: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, action)
@@ -195,9 +195,13 @@ def _opened(folder: str, kind: int, name: str) -> int | None:
 
 def _make_folder(folder: str) -> None:
     try:
-        os.makedirs(folder, exist_ok=True)
+        os.mkdir(folder)
+    except FileNotFoundError:
+        _make_folder(os.path.dirname(folder))
+        _make_folder(folder)
     except FileExistsError as error:
-        raise NotADirectoryError(errno.ENOTDIR, "a shorter key is an object") from error
+        if not os.path.isdir(folder):
+            raise NotADirectoryError(errno.ENOTDIR, "a shorter key is an object") from error
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -214,16 +218,16 @@ def _sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-def _size(path: Path, key: str) -> int:
+def _size(path: str, key: str) -> int:
     with _disk(key):
-        found = path.lstat()
+        found = os.lstat(path)
     # A link or a device in the folder is not ours: never follow it.
     if not stat.S_ISREG(found.st_mode):
         raise KeyMissing(key)
     return found.st_size
 
 
-def _read(path: Path, key: str, start: int, length: int | None) -> bytes:
+def _read(path: str, key: str, start: int, length: int | None) -> bytes:
     with _disk(key):
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with open(descriptor, "rb", buffering=0) as file:

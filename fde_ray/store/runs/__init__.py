@@ -6,6 +6,7 @@ drivers, `keeper` the threads that keep it.
 `dialects` hold what differs between SQLite and PostgreSQL, `database` the threads at work on them.
 """
 
+from .accounts import Gradable
 from .keeper import LeaseKeeper, LeaseTimes
 from .location import StoreLocation
 from .notifier import Notifier, woken
@@ -23,6 +24,7 @@ from .rows import (
     PendingGrade,
     RunRow,
     RunTask,
+    Standing,
     SweepRow,
     SweepRun,
     TurnRow,
@@ -35,6 +37,7 @@ __all__ = [
     "CallRow",
     "Epoch",
     "Gap",
+    "Gradable",
     "GradeRow",
     "Heartbeat",
     "InboxRow",
@@ -47,6 +50,7 @@ __all__ = [
     "RunRow",
     "RunStore",
     "RunTask",
+    "Standing",
     "StoreLocation",
     "SweepRow",
     "SweepRun",

@@ -1,29 +1,99 @@
-"""Everything that was seen of one session, read at one moment: for the record of its end."""
+"""What belongs together of a session or a run, read at one moment in one call."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from fde_ray.model.dialogue import DialogueEvent
-from fde_ray.model.result import Pause
+from sqlalchemy import bindparam as b
+from sqlalchemy import select
 
-from .calls import calls_of_subject
-from .database import Database, Transaction
+from fde_ray.model.dialogue import DialogueEvent
+from fde_ray.model.result import CostLine, Pause
+
+from . import schema
+from .calls import calls_of_subject, costs_of
+from .database import Database, Statement, Transaction
 from .dialogues import events_of
+from .grades import grade_row
 from .pauses import pauses_of
-from .rows import AttemptRow, CallRow
+from .rows import AttemptRow, CallRow, GradeRow
 from .sessions import session_row
+from .supervision import attempts_of_run
+
+_T = schema.turns.c
+_OPEN_TURN = Statement(
+    select(_T.turn_no).where(_T.subject == b("subject_"), _T.reply.is_(None)).limit(1)
+)
 
 
 class Account(NamedTuple):
+    """All that was seen of one session."""
+
     attempt: AttemptRow
     events: list[DialogueEvent]
     calls: list[CallRow]
     pauses: list[Pause]
 
 
+class Watched(NamedTuple):
+    """A session that goes on. events: its dialogue, while a turn of it waits for a reply."""
+
+    attempt: AttemptRow
+    events: list[DialogueEvent] | None
+
+
+class Gradable(NamedTuple):
+    """What the grading of a run begins from. events: the dialogue of the last attempt."""
+
+    grade: GradeRow
+    attempts: list[AttemptRow]
+    events: list[DialogueEvent]
+
+
+class Evidence(NamedTuple):
+    """What a result tells besides the grading. tries: the extraction sessions of the grade."""
+
+    pauses: list[Pause]
+    costs: list[CostLine]
+    tries: list[AttemptRow]
+
+
 class Accounts:
     _db: Database
+
+    async def watched(self, subject: str) -> Watched:
+        """RowMissing when there is no such session."""
+
+        def query(t: Transaction) -> Watched:
+            attempt = session_row(t, subject)
+            if attempt.solve_end is not None or t.one(_OPEN_TURN, subject_=subject) is None:
+                return Watched(attempt, None)
+            return Watched(attempt, events_of(t, subject))
+
+        return await self._db.read(query)
+
+    async def gradable(self, run_id: str, grade_id: str) -> Gradable:
+        """RowMissing when the run has no such grade."""
+
+        def query(t: Transaction) -> Gradable:
+            attempts = attempts_of_run(t, run_id, "solve")
+            events = events_of(t, attempts[-1].subject) if attempts else []
+            return Gradable(grade_row(t, run_id, grade_id), attempts, events)
+
+        return await self._db.read(query)
+
+    async def evidence(self, run_id: str, grade_id: str, subject: str) -> Evidence:
+        """subject: the attempt whose pauses count."""
+
+        def query(t: Transaction) -> Evidence:
+            tries = attempts_of_run(t, run_id, "extract")
+            return Evidence(
+                pauses_of(t, subject),
+                costs_of(t, run_id, grade_id),
+                [one for one in tries if one.grade_id == grade_id],
+            )
+
+        return await self._db.read(query)
 
     async def account(self, subject: str) -> Account:
         """RowMissing when there is no such session."""

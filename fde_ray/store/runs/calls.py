@@ -197,8 +197,7 @@ class Calls:
         A sum is None as soon as one call that may have been charged has no number. Tries that
         failed before the provider did any work are free and not counted.
         """
-        rows = await self._db.read(lambda t: t.all(_BY_RUN, run_id_=run_id, grade_id_=grade_id))
-        return [_line(row) for row in rows]
+        return await self._db.read(lambda t: costs_of(t, run_id, grade_id))
 
     async def costs_of_sweep(self, name: str, *, tenant: str = LOCAL) -> list[CostLine]:
         """Return cost by role of every run and grade that the sweep wants."""
@@ -212,6 +211,10 @@ class Calls:
         return await self._db.write(
             lambda t: t.run(_CLOSE, state="ambiguous", finished_at=now, detail=detail)
         )
+
+
+def costs_of(t: Transaction, run_id: str, grade_id: str | None) -> list[CostLine]:
+    return [_line(row) for row in t.all(_BY_RUN, run_id_=run_id, grade_id_=grade_id)]
 
 
 def calls_of_subject(t: Transaction, subject: str) -> list[CallRow]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam as b
 from sqlalchemy import select
@@ -17,8 +17,9 @@ from fde_ray.store.errors import RowMissing
 from . import schema
 from .database import Database, Statement, Transaction, updating
 from .leases import check_epoch
-from .rows import Epoch, GradeRow
+from .rows import Epoch, GradeRow, SweepRun
 from .supervision import move
+from .sweeps import views_of
 
 _G = schema.grades.c
 _THIS = (_G.run_id == b("run_id_")) & (_G.grade_id == b("grade_id_"))
@@ -48,13 +49,20 @@ def _moving(columns: tuple[str, ...]) -> Statement:
     )
 
 
+class Finished(NamedTuple):
+    """as_begun False = the object holds other bytes than were named before: an incident.
+    views: each sweep that wants the run, with the run as that sweep sees it."""
+
+    as_begun: bool
+    views: list[tuple[str, SweepRun]]
+
+
 class Grades:
     _db: Database
     _clock: Clock
 
     async def grade(self, run_id: str, grade_id: str) -> GradeRow:
-        row = await self._db.read(lambda t: t.one(_GRADE, run_id_=run_id, grade_id_=grade_id))
-        return GradeRow.of(_found(run_id, grade_id, row))
+        return await self._db.read(lambda t: grade_row(t, run_id, grade_id))
 
     async def grades_of(self, run_id: str) -> list[GradeRow]:
         rows = await self._db.read(lambda t: t.all(_GRADES, run_id_=run_id))
@@ -131,19 +139,16 @@ class Grades:
         valid: bool | None,
         outcome: FailureKind | None = None,
         detail: str | None = None,
-    ) -> bool:
+    ) -> Finished:
         """Make the written `result.json` official and the run done.
 
         expect: where the run is; `done` or `quarantined` for a regrading. sha256: of the object as
-        it is. False = it differs from what was begun (an incident: the object wins, and the row
-        takes its hash).
+        it is; where it differs from what was begun, the object wins: the row takes its hash.
         """
         now = self._clock.now()
 
-        def change(t: Transaction) -> bool:
-            row = GradeRow.of(
-                _found(run_id, grade_id, t.one(_GRADE, run_id_=run_id, grade_id_=grade_id))
-            )
+        def change(t: Transaction) -> Finished:
+            row = grade_row(t, run_id, grade_id)
             cleared = {"failure": None, "detail": None} if expect is Phase.QUARANTINED else {}
             move(t, run_id, epoch, expect, Phase.DONE, now, cleared)
             t.run(
@@ -159,12 +164,13 @@ class Grades:
                 detail=detail,
                 ended_at=now,
             )
-            return row.commit_sha == sha256
+            return Finished(row.commit_sha == sha256, views_of(t, run_id))
 
         return await self._db.write(change)
 
 
-def _found(run_id: str, grade_id: str, row: Any) -> Any:
+def grade_row(t: Transaction, run_id: str, grade_id: str) -> GradeRow:
+    row = t.one(_GRADE, run_id_=run_id, grade_id_=grade_id)
     if row is None:
         raise RowMissing(f"there is no grade {grade_id[:64]} of run {run_id[:64]}")
-    return row
+    return GradeRow.of(row)

@@ -172,7 +172,7 @@ class AttemptRow(NamedTuple):
     inputs_json: str
     """Served verbatim to the shim."""
     state: AttemptState
-    handle: Any
+    handle_json: str | None
     serial: int
     """Serial of the token that is good; 0 = none was given out."""
     started_at: float
@@ -185,7 +185,7 @@ class AttemptRow(NamedTuple):
     detail: str | None
     commit_json: str | None
     first_score_sha: str | None
-    result: Any
+    result_json: str | None
     """What the engine made of the session, JSON of its choice; set when it closes."""
     heartbeat_at: float | None
     cpu_s: float | None
@@ -198,27 +198,41 @@ class AttemptRow(NamedTuple):
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> Self:
-        handle, end, result = row[8], row[14], row[20]
+        end = row[14]
         return cls._make(
             (
-                *row[:8],
-                None if handle is None else json.loads(handle),
-                *row[9:14],
+                *row[:14],
                 None if end is None else SolveEnd(end),
-                *row[15:20],
-                None if result is None else json.loads(result),
-                *row[21:24],
+                *row[15:24],
                 Phase(row[24]),
                 *row[25:],
             )
         )
 
     @property
+    def standing(self) -> Standing:
+        return Standing(
+            self.state,
+            self.role,
+            self.number,
+            self.agent_started_at,
+            self.solve_ended_at,
+            self.solve_end,
+            self.run_phase,
+            self.run_attempt,
+        )
+
+    @property
     def live(self) -> bool:
-        """Whether its tokens are good: the run's latest attempt, or an open extraction try."""
-        if self.state == "closed" or (self.role == "solve" and self.run_phase.is_terminal):
-            return False
-        return self.role == "extract" or self.number == self.run_attempt
+        return self.standing.live
+
+    @property
+    def handle(self) -> Any:
+        return None if self.handle_json is None else json.loads(self.handle_json)
+
+    @property
+    def result(self) -> Any:
+        return None if self.result_json is None else json.loads(self.result_json)
 
     @property
     def inputs(self) -> SessionInputs:
@@ -232,6 +246,31 @@ class AttemptRow(NamedTuple):
     def commit(self) -> Commit | None:
         """The latest manifest: the final one, else the last snapshot."""
         return None if self.commit_json is None else Commit.model_validate_json(self.commit_json)
+
+
+class Standing(NamedTuple):
+    """What a plane looks at before it serves a session."""
+
+    state: AttemptState
+    role: AttemptRole
+    number: int
+    agent_started_at: float | None
+    solve_ended_at: float | None
+    solve_end: SolveEnd | None
+    run_phase: Phase
+    run_attempt: int
+
+    @classmethod
+    def of(cls, row: tuple[Any, ...]) -> Self:
+        end = row[5]
+        return cls._make((*row[:5], None if end is None else SolveEnd(end), Phase(row[6]), row[7]))
+
+    @property
+    def live(self) -> bool:
+        """Whether its tokens are good: the run's latest attempt, or an open extraction try."""
+        if self.state == "closed" or (self.role == "solve" and self.run_phase.is_terminal):
+            return False
+        return self.role == "extract" or self.number == self.run_attempt
 
 
 class RunTask(NamedTuple):

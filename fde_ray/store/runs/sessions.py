@@ -16,12 +16,13 @@ from fde_ray.store.errors import Conflict, RowMissing
 from . import schema
 from .database import Database, Statement, Transaction, among, inserting, updating
 from .inbox import post
-from .rows import AttemptRow
-from .supervision import ATTEMPTS
+from .rows import AttemptRow, Standing
+from .supervision import ATTEMPTS, STANDINGS
 
 _A, _P, _M = schema.attempts.c, schema.parts.c, schema.commits.c
 _THIS = _A.subject == b("subject_")
 _SESSION = Statement(ATTEMPTS.where(_THIS))
+_STANDING = Statement(STANDINGS.where(_THIS))
 _TOKEN = Statement(select(_A.nonce, _A.serial, _A.state).where(_THIS))
 _NEW_TOKEN = updating(schema.attempts, _THIS, columns=("nonce", "serial"))
 _STARTED = Statement(select(_A.agent_started_at).where(_THIS))
@@ -65,6 +66,11 @@ class Sessions:
     async def session(self, subject: str) -> AttemptRow:
         """RowMissing when there is no such session."""
         return await self._db.read(lambda t: session_row(t, subject))
+
+    async def standing(self, subject: str) -> Standing:
+        """RowMissing when there is no such session."""
+        row = await self._db.read(lambda t: t.one(_STANDING, subject_=subject))
+        return Standing.of(_found(subject, row))
 
     async def token_serial(self, subject: str, nonce: str) -> int:
         """Return the serial for a shim's nonce: the same for the same nonce, else the next one.

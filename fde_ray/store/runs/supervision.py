@@ -20,17 +20,18 @@ from . import schema
 from .admission import ADMITTED
 from .database import Database, Statement, Transaction, among, inserting, updating
 from .leases import check_epoch
-from .rows import AttemptRole, AttemptRow, Epoch
+from .rows import AttemptRole, AttemptRow, Epoch, Standing
 
 _R, _A, _S = schema.runs.c, schema.attempts.c, schema.shards.c
 
-ATTEMPT_COLUMNS = tuple(
-    _A[{"inputs_json": "inputs", "exit_json": "exit", "commit_json": "commit"}.get(name, name)]
-    for name in AttemptRow._fields[:-5]
-)
+_JOINED = schema.attempts.join(schema.runs, _A.run_id == _R.run_id)
 ATTEMPTS = select(
-    *ATTEMPT_COLUMNS, _R.phase, _R.attempt, _R.case_id, _R.repeat, _R.budget_usd
-).select_from(schema.attempts.join(schema.runs, _A.run_id == _R.run_id))
+    *(_A[name.removesuffix("_json")] for name in AttemptRow._fields[:-5]),
+    *(_R.phase, _R.attempt, _R.case_id, _R.repeat, _R.budget_usd),
+).select_from(_JOINED)
+STANDINGS = select(*(_A[name] for name in Standing._fields[:-2]), _R.phase, _R.attempt).select_from(
+    _JOINED
+)
 _ATTEMPTS_OF = Statement(
     ATTEMPTS.where(_A.run_id == b("run_id_"), _A.role == b("role_")).order_by(
         _A.grade_id, _A.route, _A.number
@@ -210,35 +211,47 @@ class Supervision:
 
         def change(t: Transaction) -> bool:
             check_epoch(t, subject, epoch)
-            changed = t.run(
-                _CLOSE,
-                subject_=subject,
-                end_=None if solve_end is None else solve_end.value,
-                now_=now,
-                state="closed",
-                failure=None if failure is None else failure.value,
-                detail_=detail,
-                result=found,
-            )
-            t.run(_PRUNE, subject_=subject, reply=None)
-            t.wake(("session", subject))
-            return changed == 1
+            return _close(t, subject, now, solve_end, failure, detail, found)
 
         return await self._db.write(change)
 
     async def record_handle(self, subject: str, handle: Any) -> None:
         """Keep what the sandbox needs to find the session again, any JSON."""
-        text = json.dumps(handle)
+        await self._db.write(lambda t: _keep_handle(t, subject, json.dumps(handle)))
+
+    async def begin_solving(self, run_id: str, epoch: Epoch, subject: str, handle: Any) -> None:
+        """Keep the handle of a session that has started, and move its run to solving.
+
+        The handle is kept even when another driver holds the run by now: Superseded comes after.
+        """
+        now, text = self._clock.now(), json.dumps(handle)
+
+        def change(t: Transaction) -> Superseded | None:
+            _keep_handle(t, subject, text)
+            try:
+                move(t, run_id, epoch, Phase.PROVISIONING, Phase.SOLVING, now, {})
+            except Superseded as lost:
+                return lost
+            return None
+
+        if (lost := await self._db.write(change)) is not None:
+            raise lost
+
+    async def finish_solving(
+        self, run_id: str, epoch: Epoch, expect: Phase, subject: str, solve_end: SolveEnd
+    ) -> None:
+        """Move a run whose workspace is committed on to extracting, and close its attempt."""
+        now = self._clock.now()
 
         def change(t: Transaction) -> None:
-            if not t.run(_HANDLE, subject_=subject, handle=text):
-                raise RowMissing(f"there is no session {subject[:128]}")
+            changes = {"solve_end": solve_end.value}
+            move(t, run_id, epoch, expect, Phase.EXTRACTING, now, changes)
+            _close(t, subject, now, solve_end, None, None, None)
 
         await self._db.write(change)
 
     async def attempts_of(self, run_id: str, role: AttemptRole = "solve") -> list[AttemptRow]:
-        rows = await self._db.read(lambda t: t.all(_ATTEMPTS_OF, run_id_=run_id, role_=role))
-        return [AttemptRow.of(row) for row in rows]
+        return await self._db.read(lambda t: attempts_of_run(t, run_id, role))
 
     async def live_attempt(self, run_id: str) -> AttemptRow | None:
         """Return the latest solving attempt while it is not closed."""
@@ -248,6 +261,39 @@ class Supervision:
     async def open_sessions(self) -> list[AttemptRow]:
         """Return every session that is not closed, solving and extraction, for re-attaching."""
         return [AttemptRow.of(row) for row in await self._db.read(lambda t: t.all(_OPEN_SESSIONS))]
+
+
+def attempts_of_run(t: Transaction, run_id: str, role: AttemptRole) -> list[AttemptRow]:
+    return [AttemptRow.of(row) for row in t.all(_ATTEMPTS_OF, run_id_=run_id, role_=role)]
+
+
+def _keep_handle(t: Transaction, subject: str, text: str) -> None:
+    if not t.run(_HANDLE, subject_=subject, handle=text):
+        raise RowMissing(f"there is no session {subject[:128]}")
+
+
+def _close(
+    t: Transaction,
+    subject: str,
+    now: float,
+    solve_end: SolveEnd | None,
+    failure: FailureKind | None,
+    detail: str | None,
+    result: str | None,
+) -> bool:
+    changed = t.run(
+        _CLOSE,
+        subject_=subject,
+        end_=None if solve_end is None else solve_end.value,
+        now_=now,
+        state="closed",
+        failure=None if failure is None else failure.value,
+        detail_=detail,
+        result=result,
+    )
+    t.run(_PRUNE, subject_=subject, reply=None)
+    t.wake(("session", subject))
+    return changed == 1
 
 
 def _add_attempt(

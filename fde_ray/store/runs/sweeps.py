@@ -264,12 +264,15 @@ class Sweeps:
 
     async def views_of_run(self, run_id: str) -> list[tuple[str, SweepRun]]:
         """Return each sweep that wants the run, with the run as that sweep sees it."""
-        rows = await self._db.read(lambda t: t.all(_WANTING, run_id_=run_id))
-        return [(row[-1], SweepRun.of(row[:-1])) for row in rows]
+        return await self._db.read(lambda t: views_of(t, run_id))
 
     async def phase_counts(self, name: str, *, tenant: str = LOCAL) -> Counter[Phase]:
         rows = await self._db.read(lambda t: t.all(_PHASES, tenant_=tenant, name_=name))
         return Counter({Phase(phase): count for phase, count in rows})
+
+
+def views_of(t: Transaction, run_id: str) -> list[tuple[str, SweepRun]]:
+    return [(row[-1], SweepRun.of(row[:-1])) for row in t.all(_WANTING, run_id_=run_id)]
 
 
 def _add_plan(

@@ -9,6 +9,7 @@ from fde_ray.model.failures import FailureKind
 from fde_ray.model.states import GradeState, Phase
 from fde_ray.store.errors import RowMissing
 from fde_ray.store.runs import Epoch, RunStore
+from fde_ray.store.runs.grades import Finished
 from tests.store.builders import GRADE, SHA, run_id
 
 RUN = run_id(1)
@@ -20,7 +21,7 @@ async def begun(store: RunStore, epoch: Epoch) -> None:
     await store.begin_commit(RUN, GRADE, epoch, Phase.JUDGING, SHA)
 
 
-async def finished(store: RunStore, epoch: Epoch, sha256: str) -> bool:
+async def finished(store: RunStore, epoch: Epoch, sha256: str) -> Finished:
     return await store.finish_commit(
         RUN, GRADE, epoch, sha256=sha256, state=GradeState.SCORED, score=0.25, valid=True
     )
@@ -30,7 +31,7 @@ async def test_committing_run_names_its_bytes(store: RunStore, epoch: Epoch) -> 
     await begun(store, epoch)
     assert (await store.run(RUN)).phase is Phase.COMMITTING
     assert (await store.grade(RUN, GRADE)).commit_sha == SHA
-    assert await finished(store, epoch, SHA)
+    assert (await finished(store, epoch, SHA)).as_begun
     grade = await store.grade(RUN, GRADE)
     assert (grade.state, grade.score, grade.valid) == (GradeState.SCORED, 0.25, True)
     assert (await store.run(RUN)).phase is Phase.DONE
@@ -40,7 +41,7 @@ async def test_object_with_other_bytes_wins_and_is_an_incident(
     store: RunStore, epoch: Epoch
 ) -> None:
     await begun(store, epoch)
-    assert not await finished(store, epoch, OTHER)
+    assert not (await finished(store, epoch, OTHER)).as_begun
     assert (await store.grade(RUN, GRADE)).commit_sha == OTHER
 
 
@@ -50,7 +51,7 @@ async def test_later_owner_rolls_a_commit_forward(store: RunStore, epoch: Epoch)
     with pytest.raises(Superseded):
         await finished(store, epoch, SHA)
     await store.begin_commit(RUN, GRADE, later, Phase.COMMITTING, OTHER)
-    assert await finished(store, later, OTHER)
+    assert (await finished(store, later, OTHER)).as_begun
 
 
 async def test_commit_begins_and_ends_once(store: RunStore, epoch: Epoch) -> None:
