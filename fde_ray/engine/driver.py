@@ -16,8 +16,9 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from fde_ray.model.errors import Superseded
+from fde_ray.model.ids import CONTROLLER_SHARD
 from fde_ray.model.states import Phase
-from fde_ray.store.runs import Lease, RunRow, RunTask, woken
+from fde_ray.store.runs import Lease, LeaseKeeper, RunRow, RunTask, woken
 
 from .assessor import Assessor
 from .breakage import is_store_failure, loss_of
@@ -29,7 +30,6 @@ from .supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
-RENEW_S = 10.0
 POLL_S = 1.0
 """How long a change of another process may go unseen."""
 ADMIT_AHEAD = 64
@@ -59,9 +59,8 @@ class _Holding:
 
     def __init__(self, lease: Lease, supervisor: Supervisor) -> None:
         self.lease, self.supervisor = lease, supervisor
-        self.shards = frozenset(lease.shards)
+        self.shards = frozenset(lease.shards) - {CONTROLLER_SHARD}
         self.tasks: dict[_Work, asyncio.Task[None]] = {}
-        self.renewal: asyncio.Task[None] | None = None
 
 
 class ShardDriver:
@@ -83,6 +82,8 @@ class ShardDriver:
         self._solving, self._grading = asyncio.Semaphore(runs), asyncio.Semaphore(gradings)
         self._most = runs + gradings + ADMIT_AHEAD
         self._holdings: dict[int, _Holding] = {}
+        self._keeper = LeaseKeeper(runtime.location, self._lost, clock=runtime.clock)
+        self._leaving: set[asyncio.Task[None]] = set()
         self._unfit: set[str] = set()
         self._failure: BaseException | None = None
 
@@ -97,11 +98,10 @@ class ShardDriver:
         return sum(len(holding.tasks) for holding in self._holdings.values())
 
     async def hold(self, lease: Lease) -> None:
-        """Drive the shards of a lease, from its live runs on."""
+        """Drive the shards of a lease, from its live runs on. Only inside `at_work`."""
         holding = _Holding(lease, self._supervisor(lease))
         self._holdings[lease.epoch.number] = holding
-        holding.renewal = asyncio.create_task(self._renewed(holding), name="lease")
-        holding.renewal.add_done_callback(self._keeper_ended)
+        self._keeper.keep(lease)
         for task in await self._store.live_runs():
             if task.run.shard in holding.shards:
                 await holding.supervisor.take_over(task.run)
@@ -116,38 +116,49 @@ class ShardDriver:
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Hear the inbox inside the block; all tasks end with it. Leases are not given back."""
+        """Keep leases and hear the inbox inside the block; all tasks end with it.
+
+        The leases are not given back.
+        """
         pump = asyncio.create_task(self._pumped(), name="inbox")
-        pump.add_done_callback(self._keeper_ended)
-        try:
-            yield
-        finally:
-            pump.cancel()
-            await asyncio.gather(pump, return_exceptions=True)
-            for holding in tuple(self._holdings.values()):
-                await self._let_go(holding)
+        pump.add_done_callback(self._pump_ended)
+        async with self._keeper:
+            try:
+                yield
+            finally:
+                pump.cancel()
+                await asyncio.gather(pump, return_exceptions=True)
+                for holding in tuple(self._holdings.values()):
+                    await self._let_go(holding)
+                await asyncio.gather(*self._leaving, return_exceptions=True)
+
+    def _lost(self, lease: Lease, reason: str) -> None:
+        """Stop what goes on under a lease that is another driver's, or soon may be."""
+        holding = self._holdings.get(lease.epoch.number)
+        if holding is not None:
+            leaving = asyncio.create_task(self._let_go(holding), name="lease lost")
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
 
     async def _let_go(self, holding: _Holding) -> None:
         """End the tasks of a lease; their sessions live on."""
         self._holdings.pop(holding.lease.epoch.number, None)
-        tasks = [*holding.tasks.values()]
-        if holding.renewal is not None and holding.renewal is not asyncio.current_task():
-            tasks.append(holding.renewal)
+        self._keeper.forget(holding.lease)
+        tasks = tuple(holding.tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._store.changed.notify([("runs",)])
 
     async def _admit(self) -> None:
-        # In batches: each look at the queue reads the plans of all that it may admit.
+        # In batches: each look reads the plans of all that may be begun.
         if not self._holdings or self.load > self._most - ADMIT_AHEAD // 2:
             return
         for sweep in self._sweeps:
             for task in await self._store.regradings(ADMIT_AHEAD, sweep):
                 self._begin(task)
-            for task in await self._store.runnable(self._most, sweep):
-                if self.load >= self._most:
-                    return
-                self._begin(task)
+        for task in await self._store.granted(self.shards, self._most - self.load):
+            self._begin(task)
 
     async def _drop_unwanted(self) -> None:
         for run in await self._store.unwanted_runs():
@@ -215,22 +226,10 @@ class ShardDriver:
             async with self._grading:
                 await supervisor.grade(RunTask(run, task.plan))
 
-    def _keeper_ended(self, task: asyncio.Task[None]) -> None:
+    def _pump_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failure = error
             self._store.changed.notify([("runs",)])
-
-    async def _renewed(self, holding: _Holding) -> None:
-        """Renew the lease; when another driver has it, nothing of ours goes on under it."""
-        while True:
-            await self._runtime.clock.sleep(RENEW_S)
-            try:
-                holding.lease = await self._store.renew_lease(holding.lease)
-            except Superseded as lost:
-                log.warning("lease_lost", extra={"reason": str(lost)})
-                await self._let_go(holding)
-                self._store.changed.notify([("runs",)])
-                return
 
     async def _pumped(self) -> None:
         """Acknowledge the inbox, and wake whom its rows speak of unless their writer did."""

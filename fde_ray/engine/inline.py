@@ -13,15 +13,20 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fde_ray.model.errors import Superseded
+from fde_ray.model.ids import SHARDS
 from fde_ray.store.runs import Lease, woken
 
 from .driver import COALESCE_S, POLL_S, ShardDriver, own_pools
 from .planes import breathing, served_planes
 from .runtime import Runtime
+from .steward import Steward
+
+ALL_SHARDS = range(SHARDS + 1)
+"""With the one of the controller."""
 
 
 class InlineEngine:
-    """Admission and supervision of one lease of all shards."""
+    """Admission and supervision under one lease of ALL_SHARDS."""
 
     def __init__(self, runtime: Runtime, lease: Lease) -> None:
         self._runtime, self._store, self._lease = runtime, runtime.store, lease
@@ -34,6 +39,7 @@ class InlineEngine:
         sweeps: whose queued runs are admitted. Runs that are under way go on, whoever wants them.
         """
         driver = ShardDriver(self._runtime, own_pools(self._runtime), sweeps=sweeps)
+        steward = Steward(self._runtime, self._lease.epoch, sweeps)
         async with breathing(self._runtime) as breaths, driver.at_work():
             await driver.hold(self._lease)
             with self._store.changed.watch(("runs",), ("sweeps",)) as news:
@@ -43,6 +49,7 @@ class InlineEngine:
                     for breath in breaths:
                         if breath.done():
                             breath.result()
+                    await steward.step()
                     await driver.step()
                     await woken(news, POLL_S)
                     # Many runs end in one moment: look at the store once for all of them.
@@ -55,7 +62,7 @@ async def inline_engine(runtime: Runtime) -> AsyncIterator[InlineEngine]:
 
     UserError when another live process holds the store.
     """
-    lease = await runtime.store.take_lease()
+    lease = await runtime.store.take_lease(shards=ALL_SHARDS)
     try:
         await runtime.store.close_ambiguous()
         async with served_planes(runtime):

@@ -28,7 +28,7 @@ from fde_ray.sandbox.interface import Sandbox
 from fde_ray.sandbox.local import LocalSandbox
 from fde_ray.store.objects import ObjectStore
 from fde_ray.store.objects.opening import opened_objects
-from fde_ray.store.runs import RunStore
+from fde_ray.store.runs import RunStore, StoreLocation
 
 from .evaluations import Evaluations
 from .home import Home, home_of
@@ -45,6 +45,7 @@ class Runtime:
     home: Home
     clock: Clock
     cases: Mapping[str, Case]
+    location: StoreLocation
     store: RunStore
     objects: ObjectStore
     calls: MeteredChat
@@ -113,7 +114,8 @@ async def opened_runtime(
     home = home_of(profile, environ)
     cases = cases or CasesWhenNeeded(lambda: cases_of(profile))
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(RunStore(home.database, clock))
+        location = StoreLocation(str(home.database))
+        store = await stack.enter_async_context(RunStore.at(location, clock))
         objects = await stack.enter_async_context(
             opened_objects(profile.objects, home.objects, environ)
         )
@@ -140,6 +142,7 @@ async def opened_runtime(
             home=home,
             clock=clock,
             cases=cases,
+            location=location,
             store=store,
             objects=objects,
             calls=calls,

@@ -13,7 +13,7 @@ from fde_ray.cases.package import Cases, load_cases
 from fde_ray.cases.records import Case
 from fde_ray.engine.controller import Controller, SweepStatus
 from fde_ray.engine.findings import findings_of, write_marks
-from fde_ray.engine.inline import InlineEngine
+from fde_ray.engine.inline import ALL_SHARDS, InlineEngine
 from fde_ray.engine.runtime import Runtime, opened_runtime, shipped_cases
 from fde_ray.llm.client import Chat
 from fde_ray.model.clock import Clock
@@ -142,7 +142,7 @@ async def worked(runtime: Runtime, names: Sequence[str]) -> tuple[SweepStatus, .
     async def is_done() -> bool:
         return all([await controller.is_settled(name) for name in names])
 
-    lease = await runtime.store.take_lease()
+    lease = await runtime.store.take_lease(shards=ALL_SHARDS)
     await runtime.store.close_ambiguous()
     await InlineEngine(runtime, lease).run(is_done, names)
     for name in names:

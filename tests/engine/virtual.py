@@ -53,10 +53,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class LoopClock:
-    """Wall time that goes with the loop."""
+    """Wall time that goes with the loop that it was made in; threads may read it, too."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
 
     def now(self) -> float:
-        return BEGAN_AT + asyncio.get_running_loop().time()
+        return BEGAN_AT + self._loop.time()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

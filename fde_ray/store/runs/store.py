@@ -16,6 +16,7 @@ from .database import Database
 from .dialects import Dialect
 from .dialects.sqlite import BUSY_TIMEOUT_S, SqliteDialect
 from .dialogues import Dialogues
+from .generations import Generations
 from .grades import Grades
 from .inbox import Inbox
 from .leases import Leases, process_start
@@ -35,6 +36,7 @@ class RunStore(
     Scheduling,
     Supervision,
     Leases,
+    Generations,
     Grades,
     Sessions,
     Dialogues,

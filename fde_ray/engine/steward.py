@@ -1,0 +1,45 @@
+"""The one that admits: grants queued runs, and does what only one process should do.
+
+It acts under the lease of the controller's shard, so that of two of them only one can grant.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from fde_ray.model.errors import StoreError
+from fde_ray.store.objects.upkeep import drop_abandoned
+from fde_ray.store.runs import Epoch
+
+from .runtime import Runtime
+from .scheduling import Scheduler
+
+log = logging.getLogger(__name__)
+
+TIDY_EVERY_S = 3600.0
+
+
+class Steward:
+    """`sweeps`: whose runs it admits; None = those of all sweeps."""
+
+    def __init__(self, runtime: Runtime, epoch: Epoch, sweeps: Sequence[str] | None = None) -> None:
+        self._runtime, self._epoch = runtime, epoch
+        self._scheduler = Scheduler(runtime, sweeps)
+        self._tidy_at = runtime.clock.now() + TIDY_EVERY_S
+
+    async def step(self) -> None:
+        """Admit what may be admitted now. Superseded when another process is the steward."""
+        await self._scheduler.tick(self._epoch)
+        if self._runtime.clock.now() >= self._tidy_at:
+            self._tidy_at = self._runtime.clock.now() + TIDY_EVERY_S
+            await self._tidy()
+
+    async def _tidy(self) -> None:
+        """Give back what dead uploaders left; a store that is away has time until the next hour."""
+        try:
+            dropped = await drop_abandoned(self._runtime.objects, self._runtime.clock.now())
+        except StoreError as error:
+            log.warning("uploads_not_tidied", extra={"reason": error.detail})
+        else:
+            log.info("uploads_tidied", extra={"dropped": dropped})
