@@ -265,6 +265,19 @@ def test_a_missing_grade_is_made_when_the_sweep_is_resumed(tmp_path: Path) -> No
     played(main)
 
 
+def test_a_resumed_run_has_no_mark_until_it_ends_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = make_stage(evaluate=lambda folder: HANG)
+        async with opened(tmp_path, stage, attempts=1) as runtime:
+            (name,) = await submitted(runtime, make_spec())
+            await worked(runtime, [name])
+            assert list((await marks(runtime)).values()) == [("quarantined", "grade_missing")]
+            await Controller(runtime).resume(name)
+            assert await marks(runtime) == {}
+
+    played(main)
+
+
 def test_an_unreadable_workspace_puts_one_run_aside_while_others_go_on(tmp_path: Path) -> None:
     async def main() -> None:
         stage = make_stage()
