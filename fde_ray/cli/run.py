@@ -45,7 +45,10 @@ def show(run: RunArgument, profile: ProfileOption = None, json_: JsonOption = Fa
 
 @app.command()
 def explain(run: RunArgument, profile: ProfileOption = None, json_: JsonOption = False) -> None:
-    """Say where a run stands and what it waits for.
+    """Say where a run stands and what it waits for, by the scheduler's own decision.
+
+    With --json, `wait` has the reason: paused, breaker, image, budget, backlog, quota, provider,
+    capacity, tokens or fair_share; null = it does not wait to start.
 
     Example: fde-ray run explain 1a2b3c
     """
@@ -108,14 +111,22 @@ async def _shown(profile: Profile, prefix: str) -> tuple[dict[str, Any], RunResu
 
 
 async def _explained(profile: Profile, prefix: str) -> dict[str, Any]:
-    from fde_ray.engine.explaining import reasons
+    from fde_ray.engine.explaining import explained
     from fde_ray.engine.findings import found_run
 
     from .setting import system
 
     async with system(profile) as runtime:
         sweep, run = await found_run(runtime, prefix)
-        return {"run_id": run.run_id, "reasons": await reasons(runtime, sweep, run)}
+        told = await explained(runtime, sweep, run)
+        wait = None if told.wait is None else told.wait._asdict()
+        return {
+            "run_id": run.run_id,
+            "sweep": sweep,
+            "phase": run.phase.value,
+            "wait": wait,
+            "reasons": told.reasons,
+        }
 
 
 async def _logged(

@@ -16,9 +16,11 @@ from fde_ray.model.states import GradeState, PauseCause, Phase
 from fde_ray.scaffolds import scaffold
 from fde_ray.store.objects import layout
 from fde_ray.store.runs import SweepRow, SweepRun
+from fde_ray.store.runs.scheduling import BreakerRow
 from fde_ray.store.sweep_runs import write_runs
 
 from .drift import change_of, material_of
+from .marks import Marks
 from .planning import Planner, plan_sweep
 from .runtime import Runtime
 
@@ -35,10 +37,11 @@ def awaits_grade(run: SweepRun) -> bool:
 
 
 class SweepStatus(NamedTuple):
-    """A sweep at one moment."""
+    """A sweep at one moment. `notices` = what keeps its runs from starting, a sentence each."""
 
     sweep: SweepRow
     runs: tuple[SweepRun, ...]
+    notices: tuple[str, ...] = ()
 
     @property
     def phases(self) -> Counter[Phase]:
@@ -102,7 +105,16 @@ class Controller:
     async def status(self, name: str) -> SweepStatus:
         tenant = self._runtime.tenant
         sweep = await self._store.sweep(name, tenant=tenant)
-        return SweepStatus(sweep, tuple(await self._store.runs_of_sweep(name, tenant=tenant)))
+        runs = tuple(await self._store.runs_of_sweep(name, tenant=tenant))
+        return SweepStatus(sweep, runs, await self.notices(name))
+
+    async def notices(self, name: str) -> tuple[str, ...]:
+        """Return a sentence for each breaker that keeps runs of the sweep from starting."""
+        return tuple(row.notice for row in await self._breakers(name))
+
+    async def _breakers(self, name: str) -> list[BreakerRow]:
+        tenant, rows = self._runtime.tenant, await self._store.breakers()
+        return [row for row in rows if row.holds(tenant, name)]
 
     async def phases(self, name: str) -> Counter[Phase]:
         """Count the runs of a sweep by phase; one query, cheap enough to ask often."""
@@ -118,7 +130,12 @@ class Controller:
         if state == "cancelled":
             # What others want as well goes on without this sweep.
             return not await self._store.unwanted_runs()
-        return state == "paused" and all(_waits(phase) for phase in left)
+        if state == "paused":
+            return all(_waits(phase) for phase in left)
+        # Only a person may go on where sandboxes were found open.
+        return all(phase is Phase.QUEUED for phase in left) and any(
+            row.probe_at is None and row.state == "open" for row in await self._breakers(name)
+        )
 
     async def held(self) -> Counter[PauseCause]:
         """Count the runs of this store whose clock stands still, by cause."""
@@ -142,9 +159,14 @@ class Controller:
         await self._store.set_sweep_state(name, "paused", tenant=self._runtime.tenant)
 
     async def resume(self, name: str) -> None:
-        """Go on, also with runs that our own troubles had put aside; results are kept."""
-        tenant = self._runtime.tenant
+        """Go on, also with runs that our own troubles had put aside; results are kept.
+
+        Breakers that kept the sweep waiting are closed: a person says that the cause is mended.
+        """
+        runtime, tenant = self._runtime, self._runtime.tenant
+        await self._store.close_breakers(name, tenant=tenant)
         await self._store.set_sweep_state(name, "running", tenant=tenant)
+        await Marks(self._store, runtime.objects, tenant).withdraw(name)
         await self._store.retry_quarantined(name, tenant=tenant)
 
     async def cancel(self, name: str) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from fde_ray.model.clock import utc
 from fde_ray.model.failures import FAILURES, FailureKind
+from fde_ray.model.scheduling import Wait, WaitReason
 from fde_ray.model.states import GradeState, PauseCause, Phase, SolveEnd
 from fde_ray.store.runs import AttemptRow, SweepRun
 
 from .controller import Controller
 from .outcome import offline_roles
 from .runtime import Runtime
+from .scheduling import Scheduler
 
 _PAUSES = {
     PauseCause.OUTAGE: "we could not serve its request",
@@ -22,15 +26,26 @@ _PAUSES = {
 }
 
 
-async def reasons(runtime: Runtime, sweep: str, run: SweepRun) -> list[str]:
-    """Return at least one sentence; the first says where the run is."""
+class Explanation(NamedTuple):
+    """Sentences; the first says where the run is. `wait` = why it has not started."""
+
+    reasons: list[str]
+    wait: Wait | None
+
+
+async def explained(runtime: Runtime, sweep: str, run: SweepRun) -> Explanation:
+    wait = await wait_of(runtime, sweep, run)
+    return Explanation(await _reasons(runtime, sweep, run, wait), wait)
+
+
+async def _reasons(runtime: Runtime, sweep: str, run: SweepRun, wait: Wait | None) -> list[str]:
     said = [f"The run is {_place(run).rstrip('.')}."]
     if run.phase is Phase.DONE:
         said += await _labels(runtime, run)
     attempts = await runtime.store.attempts_of(run.run_id)
     said += [_loss(one) for one in attempts if one.failure is not None]
     if run.phase is Phase.QUEUED:
-        said += await _waiting(runtime, sweep)
+        said += await _waiting(runtime, sweep, wait)
     elif not run.phase.is_terminal:
         said += await _working(runtime, run, attempts)
     elif run.grade_failure:
@@ -64,20 +79,46 @@ def _place(run: SweepRun) -> str:
     return run.phase.value
 
 
-async def _waiting(runtime: Runtime, sweep: str) -> list[str]:
-    status = await Controller(runtime).status(sweep)
-    if status.sweep.state != "running":
-        state = status.sweep.state
-        return [f"Its sweep is {state}; `fde-ray sweep resume {sweep}` goes on with it."]
+async def wait_of(runtime: Runtime, sweep: str, run: SweepRun) -> Wait | None:
+    """Return why a queued run has not started, by the scheduler's own decision over live rows.
+
+    None: it may start, and does as soon as its supervisor has a place for it.
+    """
+    if run.phase is not Phase.QUEUED:
+        return None
+    state = (await runtime.store.sweep(sweep, tenant=runtime.tenant)).state
+    if state != "running":
+        return Wait(WaitReason.PAUSED, f"its sweep is {state}")
+    return (await Scheduler(runtime).explained()).waits.get(run.run_id)
+
+
+async def _waiting(runtime: Runtime, sweep: str, wait: Wait | None) -> list[str]:
+    if wait is not None and wait.reason is WaitReason.PAUSED:
+        return [f"It waits: {wait.detail}; `fde-ray sweep resume {sweep}` goes on with it."]
     said = []
     if (holder := await runtime.store.lease_holder()) is None:
         said.append(f"No fde-ray is at work; `fde-ray sweep resume {sweep}` starts one.")
     else:
         said.append(f"Process {holder.pid} on {holder.host} is at work on this store.")
-    ahead = status.phases[Phase.QUEUED]
-    live = sum(n for phase, n in status.phases.items() if not phase.is_terminal) - ahead
-    said.append(f"{live} runs of the sweep are under way and {ahead} are queued (capacity).")
+    if wait is None:
+        said.append("It may start: it is next, or waits for its supervisor to have a place.")
+    else:
+        said.append(f"It waits ({wait.reason.value}): {wait.detail}.")
+        said += [_HINTS[wait.reason].format(sweep=sweep)] if wait.reason in _HINTS else []
+    phases = await Controller(runtime).phases(sweep)
+    ahead = phases[Phase.QUEUED]
+    live = sum(n for phase, n in phases.items() if not phase.is_terminal) - ahead
+    said.append(f"{live} runs of the sweep are under way and {ahead} are queued.")
     return said
+
+
+_HINTS = {
+    WaitReason.BREAKER: "A probe follows by itself; `fde-ray sweep resume {sweep}` closes the "
+    "breaker once the cause is mended.",
+    WaitReason.IMAGE: "A probe follows by itself; `fde-ray sweep resume {sweep}` closes the "
+    "breaker once the image is mended.",
+    WaitReason.BUDGET: "Raise the budget, or price the calls, to go on.",
+}
 
 
 async def _working(runtime: Runtime, run: SweepRun, attempts: list[AttemptRow]) -> list[str]:

@@ -86,8 +86,10 @@ class Desk:
         row = await self._known(str(request.path_params["name"]))
         runs = await self._store.runs_of_sweep(row.name, tenant=self._tenant)
         costs = await self._store.costs_of_sweep(row.name, tenant=self._tenant)
+        breakers = await self._store.breakers()
         value = {
             **_sweep_json(row),
+            "notices": [one.notice for one in breakers if one.holds(self._tenant, row.name)],
             "spec": row.spec,
             "runs": [_run_json(run) for run in runs],
             "cost": [line.jsonable() for line in costs],
@@ -100,6 +102,8 @@ class Desk:
             raise Refusal(404, Fault.AGENT, "pause, resume or cancel", code="no_route")
         row = await self._known(str(request.path_params["name"]))
         await self._store.set_sweep_state(row.name, state, tenant=self._tenant)  # type: ignore[arg-type]
+        if state == "running":
+            await self._store.close_breakers(row.name, tenant=self._tenant)
         return json_response({"name": row.name, "state": state})
 
     async def run(self, request: Request) -> Response:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from sqlalchemy import bindparam as b
 from sqlalchemy import case, false, func, or_, select
 
-from fde_ray.model.clock import Clock
+from fde_ray.model.clock import Clock, utc
 from fde_ray.model.errors import Superseded, UserError
 from fde_ray.model.ids import CONTROLLER_SHARD
 from fde_ray.model.states import PauseCause, Phase
@@ -95,6 +95,21 @@ class BreakerRow(NamedTuple):
     probe_at: float | None
     cooldown_s: int
     probes: int
+
+    @property
+    def notice(self) -> str:
+        """What people read while it is not closed."""
+        what = f"breaker of {self.scope} {self.key.rpartition('/')[2]}: {self.kind}, {self.detail}"
+        if self.state == "half_open":
+            return f"{what}; probes are under way"
+        if self.probe_at is None:
+            return f"{what}; no run starts until `sweep resume`"
+        return f"{what}; no run starts before {utc(self.probe_at)}, or `sweep resume`"
+
+    def holds(self, tenant: str, sweep: str) -> bool:
+        """Whether it may keep runs of the sweep from starting."""
+        is_mine = self.scope != "sweep" or self.key == sweep_key(tenant, sweep)
+        return is_mine and self.state != "closed"
 
 
 class Backlog(NamedTuple):
@@ -404,8 +419,7 @@ class Scheduling:
 
         def change(t: Transaction) -> int:
             rows = [BreakerRow._make(row) for row in t.all(_BREAKERS)]
-            mine = [r for r in rows if r.scope != "sweep" or r.key == sweep_key(tenant, name)]
-            shut = [r._replace(state="closed", since=now) for r in mine if r.state != "closed"]
+            shut = [r._replace(state="closed", since=now) for r in rows if r.holds(tenant, name)]
             for row in shut:
                 t.run(_SET_BREAKER, **row._asdict())
             t.wake(("sweeps",))
