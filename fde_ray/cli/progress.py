@@ -43,7 +43,11 @@ class ProgressLine:
             self._stream.flush()
 
     def show(self, progress: Progress) -> None:
-        self._text = described(progress)
+        self.tell(described(progress))
+
+    def tell(self, text: str) -> None:
+        """Show a moment that is in words already."""
+        self._text = text
         if self._live or (self._text != self._printed and self._is_due()):
             self._print()
 

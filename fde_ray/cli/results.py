@@ -1,38 +1,61 @@
-"""`fde-ray results …`: list, pull and verify results."""
+"""`fde-ray results …`: list, pull, verify and compact results."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from .bucket import EndpointOption, FromOption, Source, TenantOption
 from .setting import JsonOption, ProfileOption
-
-if TYPE_CHECKING:
-    from fde_ray.model.profile import Profile
-    from fde_ray.store.results import Finding
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List, pull and verify the results of a sweep.",
+    help="List, pull, verify and compact the results of a sweep. All but `ls` need the object "
+    "store alone, no database.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", help="Name of a submitted sweep.")]
 
 
 @app.command()
-def ls(sweep: SweepArgument, profile: ProfileOption = None, json_: JsonOption = False) -> None:
+def ls(
+    sweep: Annotated[
+        str | None,
+        typer.Argument(metavar="[SWEEP]", help="Name of a sweep; not needed with --from."),
+    ] = None,
+    from_: FromOption = None,
+    endpoint_url: EndpointOption = None,
+    tenant: TenantOption = None,
+    profile: ProfileOption = None,
+    json_: JsonOption = False,
+) -> None:
     """List every planned run of a sweep with its score.
 
+    With --from, what the bucket alone tells: runs that have not ended are `pending`; without a
+    sweep, the sweeps that are there.
+
     Example: fde-ray results ls demo-1a2b3c4d
+    Example: fde-ray results ls demo-1a2b3c4d --from s3://bench/lab
     """
     from fde_ray.analysis.display import warnings
+    from fde_ray.model.errors import UserError
 
-    from .output import emit_json, note, program, say, table
+    from .listing import bucket_rows, bucket_sweeps, store_rows
+    from .output import emit_json, say
     from .setting import profile_from, wait_for
 
-    rows = wait_for(_rows(profile_from(profile), sweep))
+    source = Source(profile, from_, endpoint_url, tenant)
+    if sweep is None:
+        if from_ is None:
+            raise UserError("name a sweep; `fde-ray sweep status` lists them")
+        _show_sweeps(wait_for(bucket_sweeps(source)), json_=json_)
+        return
+    if from_ is None:
+        rows = wait_for(store_rows(profile_from(profile), sweep))
+    else:
+        rows = wait_for(bucket_rows(source, sweep))
     if json_:
         emit_json(rows)
         return
@@ -41,29 +64,8 @@ def ls(sweep: SweepArgument, profile: ProfileOption = None, json_: JsonOption = 
     )
     for warning in warnings(sorted(roles), unsafe=any(row["unsafe_sandbox"] for row in rows)):
         say(warning)
-    header = ["run", "case", "condition", "system", "repeat", "status", "score", "valid", "recall"]
-    table(
-        header,
-        [
-            [
-                row["run_id"][:12],
-                row["case_id"],
-                row["condition"],
-                row["system"],
-                str(row["repeat"]),
-                row["status"],
-                *(_cell(row[name]) for name in ("score", "valid", "recall")),
-            ]
-            for row in rows
-        ],
-    )
-    if any(row["status"] == "result_missing" for row in rows):
-        note(f"results are missing or spoilt; see: {program()} results verify {sweep}")
-    aside = next((row["run_id"] for row in rows if row["status"] == "quarantined"), None)
-    if aside is not None:
-        note(f"runs were set aside; why: {program()} run explain {aside[:12]}")
-        note(f"try them again: {program()} sweep resume {sweep}")
-    note(f"next: {program()} run show RUN, where the first digits are enough")
+    _show_rows(rows)
+    _hint(rows, sweep, source)
 
 
 @app.command()
@@ -72,110 +74,190 @@ def pull(
     to: Annotated[
         Path, typer.Option("--to", metavar="FOLDER", help="Folder to write into.")
     ] = Path("results"),
+    from_: FromOption = None,
+    endpoint_url: EndpointOption = None,
+    tenant: TenantOption = None,
+    only: Annotated[
+        str,
+        typer.Option(
+            "--only",
+            metavar="KINDS",
+            help="What to copy, with commas: summaries, dialogues, judgings, calls, events, "
+            "extractions, workspaces, or all. Summaries always come, first.",
+        ),
+    ] = "summaries",
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where",
+            metavar="FIELD=VALUE,…",
+            help="Only runs that fit: run, case, condition, system, repeat, phase, grade; the same "
+            "field twice = either value; * and ? stand for any text.",
+            show_default=False,
+        ),
+    ] = None,
+    parallel: Annotated[
+        int, typer.Option("--parallel", min=1, max=64, help="Objects under way at once.")
+    ] = 16,
     profile: ProfileOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Copy a sweep's results into a folder; what is there already is not copied again.
 
-    Writes <to>/<sweep>/{summary.json, runs.csv, runs.parquet, report.html, runs/<run>.json}.
-    A result that is missing or spoilt ends it with exit code 1, after all others were copied.
+    Writes <to>/<sweep>/{summary.json, runs.csv, report.html, tables/*.parquet,
+    runs/<run>.<grade>.json}, and what else --only names. Needs no database. Every result is
+    checked against its mark, every part of a workspace against its manifest. It may be killed at
+    any time; the same command goes on. What is missing or spoilt ends it with exit code 1, after
+    all else was copied.
 
     Example: fde-ray results pull demo-1a2b3c4d --to results
+    Example: fde-ray results pull demo-1a2b3c4d --from s3://bench/lab --only workspaces
+    --where case=017,system=good
     """
-    from .output import emit_json, note, program
-    from .setting import profile_from, wait_for
+    from fde_ray.store.pulls import Where, kinds_of
 
-    pulled = wait_for(_pulled(profile_from(profile), sweep, to))
+    from .output import emit_json, note, program, safe
+    from .pulling import Order, pulled
+    from .setting import wait_for
+
+    source = Source(profile, from_, endpoint_url, tenant)
+    order = Order(sweep, to / sweep, kinds_of(only), Where.parsed(where or ()), parallel)
+    went = wait_for(pulled(source, order), go_on="the same command")
     if json_:
-        emit_json(pulled)
+        emit_json(went)
     else:
-        counts = f"{pulled['written']} results written, {pulled['unchanged']} unchanged"
-        note(f"{counts}, in {pulled['folder']}")
-    if pulled["missing"]:
-        note(f"{pulled['missing']} are missing or spoilt; see: {program()} results verify {sweep}")
+        counts = f"{went['written']} results written, {went['unchanged']} unchanged"
+        files = f"; {went['files_written']} other files" if went["files_written"] else ""
+        note(f"{counts}{files}, in {went['folder']}")
+    if went["missing"]:
+        for finding in went["findings"][:5]:
+            note(safe(f"{finding['kind']}  {finding['key']}  {finding['reason']}"))
+        see = f"{program()} results verify {sweep}{source.options}"
+        note(f"{went['missing']} are missing or spoilt; see: {see}")
         raise typer.Exit(1)
 
 
 @app.command()
-def verify(sweep: SweepArgument, profile: ProfileOption = None, json_: JsonOption = False) -> None:
+def verify(
+    sweep: SweepArgument,
+    from_: FromOption = None,
+    endpoint_url: EndpointOption = None,
+    tenant: TenantOption = None,
+    parts: Annotated[
+        bool,
+        typer.Option(
+            "--parts", help="Read every workspace too, part by part against its manifest."
+        ),
+    ] = False,
+    pulled: Annotated[
+        Path | None,
+        typer.Option(
+            "--pulled",
+            metavar="FOLDER",
+            help="Check the files that were pulled into FOLDER instead of the store.",
+            show_default=False,
+        ),
+    ] = None,
+    profile: ProfileOption = None,
+    json_: JsonOption = False,
+) -> None:
     """Check that every result object is there and has the hash that its mark names.
 
     Example: fde-ray results verify demo-1a2b3c4d
     """
+    from .checks import checked_bucket, checked_folder
     from .output import emit_json, note, safe, say
-    from .setting import profile_from, wait_for
+    from .setting import wait_for
 
-    sound, findings = wait_for(_verified(profile_from(profile), sweep))
+    if pulled is not None:
+        sound, findings = checked_folder(pulled / sweep)
+    else:
+        source = Source(profile, from_, endpoint_url, tenant)
+        sound, findings = wait_for(checked_bucket(source, sweep, parts=parts))
     if json_:
         emit_json({"sound": sound, "findings": [f.jsonable() for f in findings]})
     else:
         for finding in findings:
             say(safe(f"{finding.kind}  {finding.key}  {finding.reason}"))
-        note(f"{sound} results are sound, {len(findings)} are not")
+        what = "results" if pulled is None else "files"
+        note(f"{sound} {what} are sound, {len(findings)} objects are not")
     if findings:
         raise typer.Exit(1)
 
 
-async def _rows(profile: Profile, sweep: str) -> list[dict[str, Any]]:
-    from fde_ray.analysis.tables import run_rows
-    from fde_ray.engine.findings import findings_of
+@app.command()
+def compact(
+    sweep: SweepArgument,
+    from_: FromOption = None,
+    endpoint_url: EndpointOption = None,
+    tenant: TenantOption = None,
+    profile: ProfileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Add what is new of a sweep to its Parquet tables in the object store.
 
-    from .setting import system
+    Writes <tenant>/sweeps/<sweep>/tables/{runs,routes,coverage,rounds,costs}-<batch>.parquet.
 
-    async with system(profile) as runtime:
-        found = await findings_of(runtime, sweep)
-        return [dict(row) for row in run_rows(found.results, found.planned)]
+    Example: fde-ray results compact demo-1a2b3c4d
+    """
+    from .checks import compacted
+    from .output import emit_json, note, safe
+    from .setting import wait_for
 
-
-async def _pulled(profile: Profile, sweep: str, to: Path) -> dict[str, Any]:
-    from fde_ray.analysis.summary import summary, summary_json
-    from fde_ray.analysis.tables import csv_text, run_rows
-    from fde_ray.engine.findings import findings_of
-
-    from .report import write_file, written
-    from .setting import system
-
-    async with system(profile) as runtime:
-        found = await findings_of(runtime, sweep)
-        folder = to / sweep
-        rows = run_rows(found.results, found.planned)
-        counts = [0, 0]
-        for result in found.results:
-            path = folder / "runs" / f"{result.run_id}.json"
-            new = write_file(path, result.model_dump_json(indent=1).encode())
-            counts[0 if new else 1] += 1
-        made = summary_json(summary(found.results, found.planned))
-        write_file(folder / "summary.json", made.encode())
-        write_file(folder / "runs.csv", csv_text(rows).encode())
-        write_file(folder / "runs.parquet", _parquet(rows))
-        await written(runtime, sweep, folder / "report.html")
-        return {
-            "folder": str(folder),
-            "written": counts[0],
-            "unchanged": counts[1],
-            "missing": sum(row["status"] == "result_missing" for row in rows),
-        }
+    made = wait_for(compacted(Source(profile, from_, endpoint_url, tenant), sweep))
+    if json_:
+        emit_json(made)
+    else:
+        note(f"{made.added} runs added, {made.covered} were there")
+        for finding in made.findings[:5]:
+            note(safe(f"{finding.kind}  {finding.key}  {finding.reason}"))
+    if made.findings:
+        raise typer.Exit(1)
 
 
-async def _verified(profile: Profile, sweep: str) -> tuple[int, list[Finding]]:
-    from fde_ray.store.results import verify as verified
+def _show_sweeps(sweeps: list[dict[str, Any]], *, json_: bool) -> None:
+    from .output import emit_json, table
 
-    from .setting import system
+    if json_:
+        emit_json(sweeps)
+        return
+    table(["sweep", "ended"], [[row["sweep"], str(row["ended"])] for row in sweeps])
 
-    async with system(profile) as runtime:
-        await runtime.store.sweep(sweep, tenant=runtime.tenant)
-        return await verified(runtime.objects, runtime.tenant, sweep)
+
+def _show_rows(rows: list[dict[str, Any]]) -> None:
+    from .output import table
+
+    header = ["run", "case", "condition", "system", "repeat", "status", "score", "valid", "recall"]
+    table(
+        header,
+        [
+            [
+                row["run_id"][:12],
+                *(
+                    "-" if row[name] is None else str(row[name])
+                    for name in ("case_id", "condition", "system", "repeat", "status")
+                ),
+                *(_cell(row[name]) for name in ("score", "valid", "recall")),
+            ]
+            for row in rows
+        ],
+    )
 
 
-def _parquet(rows: list[dict[str, Any]]) -> bytes:
-    import io
+def _hint(rows: list[dict[str, Any]], sweep: str, source: Source) -> None:
+    from .output import note, program
 
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    page = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows), page)
-    return page.getvalue()
+    if any(row["status"] == "result_missing" for row in rows):
+        see = f"{program()} results verify {sweep}{source.options}"
+        note(f"results are missing or spoilt; see: {see}")
+    if source.place is not None:
+        note(f"next: {program()} results pull {sweep}{source.options}")
+        return
+    aside = next((row["run_id"] for row in rows if row["status"] == "quarantined"), None)
+    if aside is not None:
+        note(f"runs were set aside; why: {program()} run explain {aside[:12]}")
+        note(f"try them again: {program()} sweep resume {sweep}")
+    note(f"next: {program()} run show RUN, where the first digits are enough")
 
 
 def _cell(value: bool | float | None) -> str:

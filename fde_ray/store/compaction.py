@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 from fde_ray.analysis.cells import Planned
 from fde_ray.analysis.flat import TABLES, EndedRun, FlatRow, Type, columns, rows_of
 from fde_ray.model.base import Record, digest
-from fde_ray.model.errors import StoreError, UserError
+from fde_ray.model.errors import StoreError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.result import RunResult
 
+from .errors import SweepMissing
 from .objects import ObjectStore, layout
 from .results import Finding, Mark, ReadResult, checked_result, read_mark, result_bytes
 from .side_by_side import side_by_side
@@ -53,13 +54,13 @@ async def compact(objects: ObjectStore, tenant: str, sweep: str) -> Compaction:
     """Add a batch of all runs whose mark is new or has changed; nothing new = no batch.
 
     May be repeated, killed, and done by two at once. Runs that cannot be read are findings, and
-    are tried again the next time. UserError when there is no such sweep.
+    are tried again the next time. SweepMissing when there is none.
     """
     covered = await _covered(objects, tenant, sweep)
     placed = await read_runs(objects, tenant, sweep)
     keys = await objects.list(layout.marks_prefix(tenant, sweep))
     if not keys and placed is None:
-        raise UserError(f"there is no sweep {sweep!r} of {tenant!r} in the store")
+        raise SweepMissing(tenant, sweep)
     new = [key for key in keys if not _is_settled(key, covered)]
     places = {(run.run_id, run.grade_id): run for run in placed or ()}
     findings: list[Finding] = []
@@ -71,6 +72,25 @@ async def compact(objects: ObjectStore, tenant: str, sweep: str) -> Compaction:
     return Compaction(
         added=added, covered=len(covered), batches=tuple(batches), findings=tuple(findings)
     )
+
+
+async def run_rows_of(objects: ObjectStore, tenant: str, sweep: str) -> list[FlatRow]:
+    """Return the row of every ended run: from the tables, or from its mark and result when they
+    do not have it yet. Runs whose objects are not sound have none."""
+    covered = await _covered(objects, tenant, sweep)
+    placed = await read_runs(objects, tenant, sweep)
+    keys = await objects.list(layout.marks_prefix(tenant, sweep))
+    if not keys and placed is None:
+        raise SweepMissing(tenant, sweep)
+    new = [key for key in keys if not _is_settled(key, covered)]
+    places = {(run.run_id, run.grade_id): run for run in placed or ()}
+    fresh = [
+        rows_of(run)["runs"][0]
+        async for run in _new_runs(objects, tenant, sweep, new, {}, places, [])
+    ]
+    seen = {(row["run_id"], row["grade_id"]) for row in fresh}
+    kept = (await read_tables(objects, tenant, sweep))["runs"].to_pylist()
+    return fresh + [row for row in kept if (row["run_id"], row["grade_id"]) not in seen]
 
 
 async def read_tables(objects: ObjectStore, tenant: str, sweep: str) -> dict[str, pa.Table]:

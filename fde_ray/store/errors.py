@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fde_ray.model.errors import FdeRayError, StoreError
+from fde_ray.model.errors import FdeRayError, StoreError, UserError
 
 
 class KeyMissing(StoreError):
@@ -27,3 +27,10 @@ class RowMissing(StoreError):
 
 class Conflict(FdeRayError):
     """A repeat of a known turn, part or commit that says something else."""
+
+
+class SweepMissing(UserError):
+    """The bucket holds no such sweep."""
+
+    def __init__(self, tenant: str, sweep: str) -> None:
+        super().__init__(f"there is no sweep {sweep!r} of {tenant!r} in the store")

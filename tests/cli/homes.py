@@ -16,6 +16,7 @@ from fde_ray.model.specs import Condition, System
 from fde_ray.model.states import ConditionKind, GradeState, Phase, SolveEnd
 from fde_ray.store.objects import layout
 from fde_ray.store.runs import Epoch
+from fde_ray.store.sweep_runs import write_runs
 from tests.analysis.builders import make_result
 from tests.analysis.hostile import ATTACK, make_hostile_result
 from tests.store.builders import (
@@ -49,6 +50,7 @@ async def make_home(root: Path) -> None:
     async with opened_runtime(Profile(home=str(root)), environ={}) as runtime:
         store = runtime.store
         await store.submit_sweep("local", SWEEP, {"name": SWEEP}, plans)
+        await write_runs(runtime.objects, "local", SWEEP, plans)
         lease = await store.take_lease()
         await _done(runtime, lease.epoch, plans[0], make_result(score=1.0))
         await _done(runtime, lease.epoch, plans[1], make_hostile_result())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fde_ray.cli import results
+from fde_ray.cli import listing
 from fde_ray.model.profile import Profile
 from tests.cli.conftest import CommandLine, Ended
 from tests.cli.homes import GOOD, SWEEP, WAITING
@@ -231,7 +231,7 @@ def test_what_nobody_foresaw_is_one_line_and_a_file(
     async def broken(*_: object) -> None:
         raise RuntimeError("a bug\x1b[2J")
 
-    monkeypatch.setattr(results, "_rows", broken)
+    monkeypatch.setattr(listing, "store_rows", broken)
     ended = cli("results", "ls", SWEEP)
     assert ended.code == 1
     assert ended.err.count("\n") == 1
@@ -245,7 +245,7 @@ def test_an_interrupted_command_says_so(
     async def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(results, "_rows", interrupted)
+    monkeypatch.setattr(listing, "store_rows", interrupted)
     ended = cli("results", "ls", SWEEP)
     assert (ended.code, ended.err) == (130, "fde-ray: interrupted\n")
 

@@ -115,11 +115,12 @@ def test_pull_copies_once_and_leaves_the_rest_alone(home: Path, cli: CommandLine
     assert (again["written"], again["unchanged"]) == (0, 2)
     folder = home / "out" / SWEEP
     assert {path.name for path in folder.iterdir()} == {
+        ".pull",
         "summary.json",
         "runs.csv",
-        "runs.parquet",
         "report.html",
         "runs",
+        "tables",
     }
 
 

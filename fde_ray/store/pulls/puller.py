@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from fde_ray.model.base import Record
 from fde_ray.model.errors import StoreError, UserError
 from fde_ray.model.result import RunResult
+from fde_ray.store.errors import SweepMissing
 from fde_ray.store.objects import ObjectStore, layout
 from fde_ray.store.results import (
     Finding,
@@ -102,7 +103,7 @@ class Puller:
         keys = await self._objects.list(layout.marks_prefix(self._tenant, self._sweep))
         self.runs = await read_runs(self._objects, self._tenant, self._sweep)
         if not keys and self.runs is None:
-            raise UserError(f"there is no sweep {self._sweep!r} of {self._tenant!r} in the store")
+            raise SweepMissing(self._tenant, self._sweep)
         self._placed = {(run.run_id, run.grade_id): run for run in self.runs or ()}
         self._marked = len(keys)
         async for found in side_by_side(keys, self._summary, at_once=self._at_once):

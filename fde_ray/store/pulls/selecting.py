@@ -76,9 +76,12 @@ class Where:
 def facts_of(mark: Mark, run: PlacedRun | None) -> dict[str, str]:
     """Return what is known of a run without its result."""
     facts = {"run": mark.run_id, "phase": mark.phase.value, "grade": mark.grade.value}
-    if run is not None:
-        facts |= _place(run.case_id, run.condition, run.system, run.repeat)
-    return facts
+    return facts if run is None else facts | place_facts(run)
+
+
+def place_facts(run: PlacedRun) -> dict[str, str]:
+    """Return what is known of a run before it ends."""
+    return {"run": run.run_id, **_place(run.case_id, run.condition, run.system, run.repeat)}
 
 
 def facts_with(facts: Facts, result: RunResult) -> dict[str, str]:
