@@ -65,7 +65,7 @@ def test_h15_a_run_that_is_lost_again_and_again_ends_in_quarantine(tmp_path: Pat
             assert (run.phase, run.solve_end) == (Phase.QUARANTINED, SolveEnd.INFRA_LOST)
             assert (run.failure, run.score) == (FailureKind.SHIM_LOST.value, None)
             assert len(stage.started) == 2
-            assert list((await marks(runtime)).values()) == [("quarantined", "pending")]
+            assert list((await marks(runtime)).values()) == [("quarantined", "none")]
 
     played(main)
 

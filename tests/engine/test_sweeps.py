@@ -128,7 +128,7 @@ def test_cancelling_stops_a_run_that_nobody_else_wants(tmp_path: Path) -> None:
             (run,) = status.runs
             assert run.phase is Phase.CANCELLED
             assert stage.handle_of(stage.started[0]) is None
-            assert list((await marks(runtime)).values()) == [("cancelled", "pending")]
+            assert list((await marks(runtime)).values()) == [("cancelled", "none")]
 
     played(main)
 

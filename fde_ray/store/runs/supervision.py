@@ -21,6 +21,7 @@ from .admission import ADMITTED
 from .database import Database, Statement, Transaction, among, inserting, updating
 from .leases import check_epoch
 from .rows import AttemptRole, AttemptRow, Epoch, Standing
+from .ungraded import void_grades
 
 _R, _A, _S = schema.runs.c, schema.attempts.c, schema.shards.c
 
@@ -108,7 +109,8 @@ def move(
 ) -> None:
     """Set phase and `changes` if the run is in `expect` and `epoch` holds it; else Superseded.
 
-    A run that goes back to the queue loses its grant.
+    A run that goes back to the queue loses its grant; one that ends with nothing to grade has no
+    grade.
     """
     if to is Phase.QUEUED:
         changes = {**changes, "granted_at": None}
@@ -123,6 +125,7 @@ def move(
         updated_at=now,
         **changes,
     )
+    void_grades(t, run_id, to, changes.get("solve_end"))
     t.wake(("run", run_id), ("runs",))
 
 

@@ -21,6 +21,7 @@ from . import schema
 from .admission import ADMITTED
 from .database import Database, Statement, Transaction, among, inserting, keeping, updating
 from .rows import SweepRow, SweepRun, SweepState
+from .ungraded import match_grades
 
 LOCAL = "local"
 """The tenant of a laptop."""
@@ -251,6 +252,7 @@ class Sweeps:
                 tries=0,
                 ended_at=None,
             )
+            match_grades(t, tenant, name)
             t.wake(("sweeps",))
             return runs + grades
 
@@ -335,6 +337,7 @@ def _revive(t: Transaction, tenant: str, name: str, now: float) -> None:
         ended_at=None,
         updated_at=now,
     )
+    match_grades(t, tenant, name)
 
 
 def _sweep_row(row: Any) -> SweepRow:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fde_ray.model.errors import UserError
-from fde_ray.model.states import GradeState, Phase
+from fde_ray.model.states import GradeState, Phase, SolveEnd
 from fde_ray.store.runs import Epoch, RunStore
 from fde_ray.store.runs.sweeps import spec_difference
 from tests.store.builders import GRADE, make_plan, run_id
@@ -128,3 +128,24 @@ async def test_empty_sweep_is_a_sweep(store: RunStore) -> None:
     assert (await store.sweep("none")).spec == {"ä": "\x1b[0m'; DROP TABLE runs"}
     assert await store.runs_of_sweep("none") == []
     assert await store.costs_of_sweep("none") == []
+
+
+async def test_run_that_ends_ungraded_has_no_grade_until_it_waits_again(
+    store: RunStore, epoch: Epoch
+) -> None:
+    async def grades() -> list[str]:
+        return [run.grade.value for run in await store.runs_of_sweep("demo")]
+
+    await store.move_run(
+        run_id(1), epoch, Phase.QUEUED, Phase.QUARANTINED, solve_end=SolveEnd.INFRA_LOST
+    )
+    await store.move_run(
+        run_id(2), epoch, Phase.QUEUED, Phase.CANCELLED, solve_end=SolveEnd.CANCELLED
+    )
+    assert await grades() == ["none", "none", "pending"]
+    await store.submit_sweep("local", "other", {}, [make_plan(1, grade="8" * 32, sweep="other")])
+    assert [run.grade.value for run in await store.runs_of_sweep("other")] == ["none"]
+    await store.set_sweep_state("demo", "running")
+    assert await grades() == ["none", "pending", "pending"]
+    await store.retry_quarantined("demo")
+    assert await grades() == ["pending"] * 3
