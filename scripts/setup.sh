@@ -36,10 +36,15 @@ real_python() { "$1" -I -c 'import os, sys; print(os.path.realpath(sys.executabl
 
 # --- system packages ---------------------------------------------------------------------------
 
+has_postgresql() { # Debian keeps the server's programs out of PATH
+    command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null
+}
+
 missing_packages() {
     command -v bwrap >/dev/null || echo bubblewrap
     command -v rg >/dev/null || echo ripgrep
     [ -e /etc/ssl/certs/ca-certificates.crt ] || echo ca-certificates
+    has_postgresql || echo postgresql # for the tests of the run store
     find_python >/dev/null || printf '%s\n' python3 python3-venv
 }
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.postgresql import Server, running_postgresql
+
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 os.environ["MPLBACKEND"] = "Agg"
 
@@ -45,3 +47,10 @@ def _no_ray() -> Iterator[None]:
     if ray is not None and hasattr(ray, "is_initialized") and ray.is_initialized():
         ray.shutdown()
         pytest.fail("this test started Ray; unit tests use the inline engine")
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    """One server for all tests of a worker."""
+    with running_postgresql() as server:
+        yield server

@@ -34,3 +34,7 @@ class SweepMissing(UserError):
 
     def __init__(self, tenant: str, sweep: str) -> None:
         super().__init__(f"there is no sweep {sweep!r} of {tenant!r} in the store")
+
+
+class Unstorable(Conflict):
+    """A value that no column can hold, such as a number of more than 64 bits."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from sqlalchemy import Text, exists, func, select
 from sqlalchemy import bindparam as b
-from sqlalchemy import exists, func, select
 
 from fde_ray.model.clock import Clock
 from fde_ray.model.plan import RunPlan
@@ -27,7 +27,7 @@ _WANTED = (
     .where(_W.run_id == _R.run_id, _SW.state != "cancelled")
     .correlate(schema.runs)
 )
-_ASKED_FOR = b("sweep_").is_(None) | (_W.sweep == b("sweep_"))
+_ASKED_FOR = b("sweep_", type_=Text).is_(None) | (_W.sweep == b("sweep_"))
 """Of the sweep that was named; all when none was."""
 ADMITTED = (
     exists()

@@ -70,9 +70,10 @@ class LeaseKeeper:
     ) -> None:
         self._dialect, self._on_lost = location.dialect(), on_lost
         self._clock, self._times, self._uptime = clock or SystemClock(), times, uptime
-        self._kept: dict[int, _Kept] = {}
-        # Protects `_kept` and `_is_ended`; notified when one of them changes.
+        # Protects what follows; notified when the owner changes it.
         self._change = threading.Condition()
+        self._changes = 0
+        self._kept: dict[int, _Kept] = {}
         self._is_ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads: list[threading.Thread] = []
@@ -90,7 +91,7 @@ class LeaseKeeper:
         with self._change:
             self._is_ended = True
             self._kept.clear()
-            self._change.notify_all()
+            self._changed()
 
     def keep(self, lease: Lease) -> None:
         """Begin to renew a lease that was taken just now, or only what is left of a known one.
@@ -102,7 +103,7 @@ class LeaseKeeper:
             self._kept[lease.epoch.number] = (
                 _Kept(lease, now, now) if known is None else known._replace(lease=lease)
             )
-            self._change.notify_all()
+            self._changed()
 
     def forget(self, lease: Lease) -> None:
         """Renew it no more, and tell nobody. Call it before the lease is released."""
@@ -127,9 +128,10 @@ class LeaseKeeper:
         link = self._dialect.link()
         try:
             while not self._is_ended:
+                seen = self._changes
                 for kept in self._due():
                     self._try(link, kept)
-                self._wait(self._next_try())
+                self._wait(self._next_try(), seen)
         finally:
             link.close()
 
@@ -148,11 +150,12 @@ class LeaseKeeper:
 
     def _watch(self) -> None:
         while not self._is_ended:
+            seen = self._changes
             now, limit = self._uptime(), self._times.stop_after.total_seconds()
             for kept in self._all():
                 if now - kept.renewed_at >= limit:
                     self._lose(kept, f"no renewal has succeeded for {limit:g} s")
-            self._wait(min((k.renewed_at + limit for k in self._all()), default=None))
+            self._wait(min((k.renewed_at + limit for k in self._all()), default=None), seen)
 
     def _all(self) -> list[_Kept]:
         with self._change:
@@ -171,10 +174,14 @@ class LeaseKeeper:
     def _next_try(self) -> float | None:
         return min((self._try_at(kept) for kept in self._all()), default=None)
 
-    def _wait(self, until: float | None) -> None:
-        """Wait until then, or until the leases change."""
+    def _changed(self) -> None:
+        self._changes += 1
+        self._change.notify_all()
+
+    def _wait(self, until: float | None, seen: int) -> None:
+        """Wait until then, or until the leases are not those that were `seen`."""
         with self._change:
-            if not self._is_ended:
+            if not self._is_ended and self._changes == seen:
                 timeout = None if until is None else max(until - self._uptime(), 0.0)
                 self._change.wait(timeout)
 

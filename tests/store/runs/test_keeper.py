@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from datetime import timedelta
-from pathlib import Path
-
-import pytest
 
 from fde_ray.store.runs import Lease, LeaseKeeper, LeaseOwner, LeaseTimes, RunStore, StoreLocation
 from tests.store.builders import ManualClock
+from tests.store.runs.servers import by_hand
 
 ME = LeaseOwner("sup-0", "host", 1, "1")
 FAST = LeaseTimes(
@@ -20,11 +17,6 @@ FAST = LeaseTimes(
     stop_after=timedelta(seconds=30),
 )
 PATIENCE_S = 10
-
-
-@pytest.fixture
-def location(tmp_path: Path) -> StoreLocation:
-    return StoreLocation(str(tmp_path / "runs.db"))
 
 
 class Losses:
@@ -102,13 +94,14 @@ async def test_other_leases_of_a_driver_outlive_a_lost_one(
 
 
 async def test_driver_stops_itself_when_no_renewal_succeeds(
-    store: RunStore, clock: ManualClock, location: StoreLocation, tmp_path: Path
+    store: RunStore, clock: ManualClock, location: StoreLocation
 ) -> None:
     """The renewal hangs in the lock that another process holds: the watch tells all the same."""
     losses, lease = Losses(), await leased(store)
     times = FAST._replace(stop_after=timedelta(seconds=0.2))
-    blocker = sqlite3.connect(tmp_path / "runs.db", isolation_level=None)
-    blocker.execute("BEGIN IMMEDIATE")
+    blocker = by_hand(location)
+    blocker.execute("BEGIN")
+    blocker.execute("UPDATE shards SET epoch = epoch")
     async with LeaseKeeper(location, losses, clock=clock, times=times) as keeper:
         keeper.keep(lease)
         began = time.monotonic()
@@ -134,17 +127,15 @@ async def test_process_that_was_stopped_hears_of_it_at_once(
 
 
 async def test_store_that_fails_for_a_while_costs_no_lease(
-    store: RunStore, clock: ManualClock, location: StoreLocation, tmp_path: Path
+    store: RunStore, clock: ManualClock, location: StoreLocation
 ) -> None:
     losses, lease = Losses(), await leased(store)
-    path = tmp_path / "runs.db"
+    breaker = by_hand(location)
     async with LeaseKeeper(location, losses, clock=clock, times=FAST) as keeper:
-        with sqlite3.connect(path) as breaker:
-            breaker.execute("ALTER TABLE shards RENAME TO hidden")
+        breaker.execute("ALTER TABLE shards RENAME TO hidden")
         keeper.keep(lease)
         await asyncio.sleep(0.1)
-        with sqlite3.connect(path) as breaker:
-            breaker.execute("ALTER TABLE hidden RENAME TO shards")
+        breaker.execute("ALTER TABLE hidden RENAME TO shards")
         breaker.close()
         clock.at += 30
         await asyncio.sleep(0.2)

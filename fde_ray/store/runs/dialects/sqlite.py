@@ -14,6 +14,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from fde_ray.model.clock import SystemClock
 from fde_ray.model.errors import FdeRayError, StoreError, UserError
+from fde_ray.store.errors import Unstorable
 from fde_ray.store.runs.statements import without_nul
 from fde_ray.store.runs.transaction import Transaction
 
@@ -156,7 +157,7 @@ def _roll_back(connection: Any) -> None:
 def _translated(error: Exception, path: Path) -> FdeRayError:
     """Return our error, one sentence, for an error of the driver."""
     if isinstance(error, OverflowError):
-        return StoreError(f"a number is too great for the run store: {error}")
+        return Unstorable(f"a value is not one that the run store can hold: {error}")
     name = str(getattr(error, "sqlite_errorname", ""))
     for prefix, (kind, sentence) in _SENTENCES.items():
         if name.startswith(prefix):
