@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import os
 import socket
 import traceback
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 
 from fde_ray.model.errors import StoreError, UserError
 from fde_ray.store.errors import KeyMissing
@@ -161,16 +158,6 @@ async def test_bytes_that_stay_wrong_are_never_handed_out_whole(
     assert sum(map(len, got)) < len(DATA)
 
 
-async def test_s01_checksum_framing_inside_the_object_is_found_by_every_read(
-    s3: FakeS3, store: S3Store
-) -> None:
-    s3.keeps_framing = True
-    assert await store.create("k", DATA)
-    for read in (store.get("k"), store.size("k"), store.get_range("k", 0, 10)):
-        with pytest.raises(StoreError, match=r"holds \d+ bytes, 100000 were written"):
-            await read
-
-
 async def test_object_emptied_in_the_store_is_found(s3: FakeS3, store: S3Store) -> None:
     assert await store.create("k", DATA)
     s3.objects["k"].data = b""
@@ -279,44 +266,3 @@ def test_settings_choose_the_careful_checksums_beside_an_endpoint() -> None:
     assert settings.checksum_mode == "when_required"
     assert settings.evolve(endpoint_url=None).checksum_mode == "when_supported"
     assert settings.evolve(checksums="when_supported").checksum_mode == "when_supported"
-
-
-@pytest.mark.parametrize("mode", ["when_required", "when_supported"])
-async def test_s01_no_upload_is_framed(quick: ManualClock, mode: str) -> None:
-    # Only over TLS does botocore frame an upload to carry its checksum behind the body.
-    settings = make_settings("https://127.0.0.1:1", checksums=mode, multipart_from="5MiB")
-    store, sent = S3Store(settings, ENVIRON, clock=quick), list[Any]()
-
-    def answer(request: AWSPreparedRequest, **_: object) -> AWSResponse:
-        sent.append(request)
-        tag = b"<R><UploadId>u</UploadId></R>"
-        status = 404 if request.method == "HEAD" else 200
-        return AWSResponse(request.url, status, {"ETag": '"x"'}, _Raw(tag))
-
-    store.connection._client.meta.events.register("before-send.s3", answer)
-    assert await store.create("k", DATA)
-    assert await store.create("k", bytes(6 << 20))
-    store.close()
-    names = {name.lower() for request in sent for name in request.headers}
-    values = {str(value) for request in sent for value in request.headers.values()}
-    assert len([request for request in sent if request.method == "PUT"]) == 2
-    assert not names & {"x-amz-trailer", "x-amz-decoded-content-length", "content-encoding"}
-    assert not [value for value in values if "STREAMING" in value]
-    assert ("x-amz-checksum-sha256" in names) == (mode == "when_supported")
-    assert ("content-md5" in names) == (mode == "when_required")
-
-
-class _Raw(io.BytesIO):
-    """What botocore reads a reply from."""
-
-    def stream(self, **_: object) -> Iterator[bytes]:
-        yield self.getvalue()
-
-
-async def test_s04_skew_is_seen_behind_the_bare_refusal_of_a_head(
-    s3: FakeS3, store: S3Store
-) -> None:
-    s3.clock_offset_s = 1200
-    s3.faults = [Fault("HEAD", status=403, code="")]
-    with pytest.raises(StoreError, match="20 minutes behind"):
-        await store.exists("k")

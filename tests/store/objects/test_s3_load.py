@@ -2,81 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from fde_ray.store.objects import s3_connection
 from fde_ray.store.objects.pacing import FLOOR, Pace
-from fde_ray.store.objects.s3 import S3Store
 from tests.store.builders import ManualClock
-from tests.store.objects.fake_s3 import FakeS3, Fault
-from tests.store.objects.s3_servers import ENVIRON, make_settings
-
-
-@pytest.mark.parametrize(
-    ("slow_down_s", "too_many_s"),
-    [(1.0, 0.5), pytest.param(30, 10, marks=pytest.mark.slow)],
-    ids=["short", "full"],
-)
-async def test_s03_writes_of_200_all_land_through_slow_down_and_429(
-    s3: FakeS3, slow_down_s: float, too_many_s: float
-) -> None:
-    now = time.monotonic()
-    s3.faults = [
-        Fault("PUT", status=503, code="SlowDown", until=now + slow_down_s),
-        Fault("PUT", status=429, code="", until=now + slow_down_s + too_many_s),
-    ]
-    store = S3Store(make_settings(s3.endpoint, retry_for="3m"), ENVIRON, rng=random.Random(1))
-    made = await asyncio.gather(*(store.create(f"k{n}", b"x") for n in range(200)))
-    store.close()
-    assert all(made)
-    assert len(s3.objects) == 200
-    assert s3.count("PUT") < 800, "the rate was not held back"
-
-
-def s3_threads() -> int:
-    return sum(thread.name.startswith("s3_") for thread in threading.enumerate())
-
-
-@pytest.mark.parametrize(
-    "requests", [300, pytest.param(3000, marks=pytest.mark.slow)], ids=["short", "full"]
-)
-def test_s05_tasks_of_24_threads_share_one_client(
-    s3: FakeS3, shared_clock: ManualClock, requests: int
-) -> None:
-    settings = make_settings(s3.endpoint, max_connections=8)
-    first, threads_before = S3Store(settings, ENVIRON), s3_threads()
-    asking = 3000 // requests
-
-    async def exists(n: int) -> int:
-        store = S3Store(settings, ENVIRON)
-        try:
-            if n % asking == 0:
-                assert not await store.exists(f"k{n}")
-            return id(store.connection)
-        finally:
-            store.close()
-
-    def several(group: int) -> set[int]:
-        async def all_of() -> set[int]:
-            return set(await asyncio.gather(*(exists(n) for n in range(group, 3000, 24))))
-
-        return asyncio.run(all_of())
-
-    with ThreadPoolExecutor(24) as threads:
-        connections = set().union(*threads.map(several, range(24)))
-    assert connections == {id(first.connection)}
-    assert s3.count("HEAD") == requests
-    assert s3_threads() <= threads_before + settings.max_connections
-    held = len(s3_connection._open)
-    first.close()
-    first.close()
-    assert len(s3_connection._open) == held - 1
 
 
 def test_pace_has_no_limit_until_the_store_asks_for_one() -> None:

@@ -17,7 +17,6 @@ from fde_ray.store.objects.upkeep import drop_abandoned
 from tests.store.builders import ManualClock
 from tests.store.objects.fake_s3 import FakeS3, Fault, Stored, Upload
 from tests.store.objects.s3_servers import ENVIRON, make_settings, until
-from tests.store.programs import killed, running
 
 LARGE = os.urandom(6 << 20)
 SETTINGS = {"multipart_from": "5MiB", "part_size": "5MiB"}
@@ -64,12 +63,6 @@ async def test_upload_outlives_passing_trouble_and_is_known_as_ones_own(
     assert s3.objects["k"].data == LARGE
     assert await store.get("k") == LARGE
     assert s3.uploads == {}
-
-
-async def test_s04_slow_part_is_signed_anew(s3: FakeS3, store: S3Store) -> None:
-    s3.faults = [Fault("PUT", PART, status=403, code="RequestTimeTooSkewed", times=2)]
-    assert await store.create("k", LARGE)
-    assert s3.count("PUT") == 4
 
 
 async def test_large_object_that_is_there_is_not_sent(s3: FakeS3, store: S3Store) -> None:
@@ -147,25 +140,3 @@ async def test_sweeper_goes_on_when_an_upload_ended_meanwhile(
         s3.uploads[f"u{n}"] = Upload(f"k{n}", {}, began_at=quick.now() - HOUR)
     s3.faults = [Fault("DELETE", status=404, code="NoSuchUpload")]
     assert await sweep_uploads(store, "", before=quick.now() - 60) == 1
-
-
-async def test_s02_parts_of_a_killed_uploader_are_swept(
-    s3: FakeS3, store: S3Store, quick: ManualClock, tmp_path: Path
-) -> None:
-    s3.faults = [Fault("PUT", "partNumber=2", after=True, delay_s=20, cut=True)]
-    code = f"""
-from fde_ray.store.objects.s3 import S3Store
-from tests.store.objects.s3_servers import ENVIRON, make_settings
-settings = make_settings({s3.endpoint!r}, multipart_from="5MiB", part_size="5MiB")
-print("going", flush=True)
-asyncio.run(S3Store(settings, ENVIRON).create("k", bytes(6 << 20)))
-"""
-    with running(code, tmp_path) as child:
-        await until(lambda: s3.count("PUT") == 2)
-        killed(child)
-    assert len(s3.uploads) == 1
-    assert await store.list("") == []
-    assert await sweep_uploads(store, "", before=quick.now() - HOUR) == 0
-    quick.at += 2 * HOUR
-    assert await sweep_uploads(store, "", before=quick.now() - HOUR) == 1
-    assert s3.uploads == {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -71,25 +70,3 @@ async def test_reason_is_told(s3: FakeS3, store: S3Store, fault: Fault, said: st
     s3.faults = [Fault(**vars(fault))]
     with pytest.raises(StoreUnfit, match=said):
         await probe(store)
-
-
-@pytest.mark.parametrize(
-    ("offset_s", "said"), [(1200, "20 minutes behind"), (-1200, "20 minutes ahead of")]
-)
-async def test_s04_clock_that_is_off_is_refused(
-    s3: FakeS3, store: S3Store, offset_s: float, said: str
-) -> None:
-    s3.clock_offset_s = offset_s
-    with pytest.raises(StoreUnfit, match=f"{said} the store's.*set the clock"):
-        await probe(store)
-
-
-async def test_s04_skew_that_the_store_refuses_is_told_without_a_retry(
-    s3: FakeS3, store: S3Store, quick: ManualClock
-) -> None:
-    s3.clock_offset_s = 1200
-    s3.faults = [Fault("PUT", status=403, code="RequestTimeTooSkewed", times=9)]
-    with pytest.raises(StoreUnfit, match="20 minutes behind the store's"):
-        await probe(store)
-    assert s3.count("PUT") == 1
-    assert abs(quick.now() - time.time()) < 60
