@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 
 from fde_ray.model.errors import CaseError, RunFailure, StoreError, UserError, shortened
-from fde_ray.model.failures import FailureKind
+from fde_ray.model.failures import FAILURES, FailureKind
+from fde_ray.model.profile import Profile
 from fde_ray.store.errors import KeyInvalid, KeyMissing, RowMissing
 
 from .runtime import Runtime
 
+MIXED = 3
+"""How many times more losses of several kinds a run may have than equal ones."""
 _OF_ONE_RUN = (KeyInvalid, KeyMissing, RowMissing)
 
 
@@ -18,6 +22,17 @@ def loss_of(error: Exception) -> tuple[FailureKind, str]:
     if isinstance(error, RunFailure):
         return error.kind, error.detail
     return FailureKind.INTERNAL_ERROR, shortened(f"{type(error).__name__}: {error}")
+
+
+def is_tried_again(kind: FailureKind, losses: Sequence[str], profile: Profile) -> bool:
+    """Whether a new attempt follows the last of `losses`, whose kind is `kind`.
+
+    Equal losses tell that another attempt would be lost alike; different ones may be bad luck,
+    up to three times as many.
+    """
+    if not FAILURES[kind].retried or len(losses) >= MIXED * profile.attempts:
+        return False
+    return losses.count(kind.value) < profile.attempts
 
 
 async def is_store_failure(error: Exception, runtime: Runtime) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from fde_ray.model.dialogue import DialogueEvent
 from fde_ray.model.errors import FdeRayError, RunFailure, SandboxError, StoreError, Superseded
-from fde_ray.model.failures import FAILURES, FailureKind
+from fde_ray.model.failures import FailureKind
 from fde_ray.model.ids import RunId, attempt_id
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.profile import Profile
@@ -20,6 +20,7 @@ from fde_ray.model.states import Phase, SolveEnd
 from fde_ray.store.runs import AttemptRole, AttemptRow, Epoch, RunRow, RunTask, woken
 
 from .assessor import Assessor
+from .breakage import is_tried_again
 from .conversation import Conversation
 from .marks import Marks
 from .material import CaseKeys
@@ -74,7 +75,7 @@ class Supervisor:
         await self._cancelled(run, await self._store.live_attempt(run.run_id))
 
     async def set_aside(self, task: RunTask, kind: FailureKind, detail: str) -> None:
-        """Quarantine a run whose work broke in an unforeseen way; a regrading loses its grade."""
+        """End work that broke in an unforeseen way: an attempt is lost, a grade is missing."""
         run = await self._store.run(task.run.run_id)
         try:
             await self._end_sessions(run, kind, detail)
@@ -83,9 +84,11 @@ class Supervisor:
         end = run.solve_end
         if end is not None and end.is_graded and run.phase not in _SOLVING:
             await self._assessor.give_up(task.plan, run.phase, kind, detail)
+        elif run.phase is Phase.QUEUED:
+            # No attempt tells of it: queued again it would break again at once, without an end.
+            await self._quarantined(run, SolveEnd.INFRA_LOST, Loss(kind, detail))
         elif not run.phase.is_terminal:
-            lost = SolveEnd.INFRA_LOST
-            await self._quarantined(run, lost, Loss(kind, detail))
+            await self._requeued(run, SolveEnd.INFRA_LOST, Loss(kind, detail))
 
     async def _end_sessions(self, run: RunRow, kind: FailureKind, detail: str) -> None:
         await self._assessor.drop(run.run_id, kind, detail)
@@ -194,14 +197,27 @@ class Supervisor:
 
     async def _lose(self, run: RunRow, attempt: AttemptRow, loss: Loss) -> RunRow:
         """Close the attempt as lost; queue the run again while the policy allows."""
-        again = FAILURES[loss.kind].retried and attempt.number < self._runtime.profile.attempts
+        if attempt.solve_end is SolveEnd.AGENT_RESOURCE and loss.kind in _LEAVES_A_SNAPSHOT:
+            return await self._collected(run, attempt)
         isolation = loss.kind is FailureKind.ISOLATION_LOST
         end = SolveEnd.ISOLATION_LOST if isolation else SolveEnd.INFRA_LOST
+        await self._sessions.close(attempt, solve_end=end, kind=loss.kind, detail=loss.detail)
+        return await self._requeued(run, end, loss)
+
+    async def _requeued(self, run: RunRow, end: SolveEnd, loss: Loss) -> RunRow:
+        """Queue the run again after a loss that its attempts tell of, or quarantine it."""
+        attempts = await self._store.attempts_of(run.run_id)
+        kinds = [one.failure for one in attempts if one.failure is not None]
+        again = is_tried_again(loss.kind, kinds, self._runtime.profile)
         log.warning(
             "attempt_lost",
-            extra={"subject": attempt.subject, "kind": loss.kind.value, "again": again},
+            extra={
+                "run": run.run_id,
+                "kind": loss.kind.value,
+                "losses": len(kinds),
+                "again": again,
+            },
         )
-        await self._sessions.close(attempt, solve_end=end, kind=loss.kind, detail=loss.detail)
         if not again:
             return await self._quarantined(run, end, loss)
         kind, detail = loss.kind.value, loss.detail
@@ -224,6 +240,8 @@ class Supervisor:
 _ROLES: tuple[AttemptRole, ...] = ("solve", "extract")
 _SOLVING = (Phase.QUEUED, Phase.PROVISIONING, Phase.SOLVING, Phase.COLLECTING)
 _WATCHED = (Phase.SOLVING, Phase.COLLECTING)
+_LEAVES_A_SNAPSHOT = (FailureKind.SHIM_LOST, FailureKind.COLLECTION_FAILED)
+"""Losses after which an agent that used up its resources is graded from its last snapshot."""
 
 
 def loss_kind(attempt: AttemptRow) -> FailureKind:

@@ -99,7 +99,7 @@ FAILURES: dict[FailureKind, FailureRule] = {
         _O, True, False, "The workspace could not be collected."
     ),
     FailureKind.INTERNAL_ERROR: FailureRule(
-        _O, False, False, "fde_ray met something unforeseen in this run; its log has the traceback."
+        _O, True, False, "fde_ray met something unforeseen in this run; its log has the traceback."
     ),
     FailureKind.CUSTOMER_FAILED: FailureRule(
         _P, True, False, "The simulated customer could not answer."

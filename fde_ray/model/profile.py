@@ -76,7 +76,8 @@ class Profile(Record):
     """inline = all in one process; ray = supervisors and pools as processes of their own."""
     ray: RayProfile = RayProfile()
     attempts: int = Field(default=3, ge=1, le=20)
-    """Attempts before an infrastructure loss puts a run into quarantine."""
+    """Equal infrastructure losses that put a run into quarantine; losses of several kinds do when
+    they are three times as many. Also the tries of a grading."""
     provider_retries: int = Field(default=4, ge=0, le=20)
     snapshot_every: Duration = parse_duration("30m")
     heartbeat_every: Duration = parse_duration("5s")

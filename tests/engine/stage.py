@@ -149,7 +149,8 @@ class Stage:
             runtime="none", version="stage", limits="rlimit+watchdog", unsafe=True
         )
         self.started: list[str] = []
-        self.refuse_start: list[Exception] = []
+        self.refuse_start: list[Exception | None] = []
+        """What the next starts raise; None = that one starts."""
         self.provenance = {"verdict": "clean", "findings": []}
         self._sessions: dict[str, asyncio.Task[None]] = {}
 
@@ -171,8 +172,8 @@ class Stage:
         return self.facts
 
     async def start(self, session: SessionStart) -> Handle:
-        if self.refuse_start:
-            raise self.refuse_start.pop(0)
+        if self.refuse_start and (error := self.refuse_start.pop(0)) is not None:
+            raise error
         if session.subject not in self._sessions:
             self.started.append(session.subject)
             script = self.solve if session.role == "solve" else self.extract

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from fde_ray.engine.breakage import is_tried_again
 from fde_ray.engine.runtime import Runtime
 from fde_ray.model.errors import ProviderError, Refusal, SandboxError
-from fde_ray.model.failures import FailureKind
+from fde_ray.model.failures import FAILURES, FailureKind
+from fde_ray.model.profile import Profile
 from fde_ray.model.states import GradeState, Phase, SolveEnd
 from fde_ray.protocol.packs import builtin_pack
 from fde_ray.store.runs import SweepRun
@@ -246,5 +248,62 @@ def test_a_request_that_the_provider_rejects_ends_the_run_at_once(tmp_path: Path
             )
             assert "no such model" in (run.detail or "")
             assert chat.failed == 1
+
+    played(main)
+
+
+def test_equal_losses_put_a_run_aside_and_different_ones_do_not(tmp_path: Path) -> None:
+    async def solve(agent: Agent) -> None:
+        await agent.start()
+        if agent.number > 4:
+            await agent.say("Done.")
+            await agent.deliver({"answer.txt": b"0.5"})
+
+    async def main() -> None:
+        stage = make_stage(solve)
+        # Attempts 1, 3 do not start, 2, 4 vanish: two losses of each of two kinds.
+        stage.refuse_start = [SandboxError("no"), None, SandboxError("no"), None]
+        async with opened(tmp_path, stage, attempts=3) as runtime:
+            run = await only_run(runtime)
+            assert (run.phase, run.attempt) == (Phase.DONE, 5)
+            kinds = [note.kind for note in (await result(runtime)).attempts]
+            start, lost = FailureKind.SANDBOX_START, FailureKind.SHIM_LOST
+            assert kinds == [start, lost, start, lost, None]
+
+    played(main)
+
+
+@pytest.mark.parametrize(
+    ("losses", "again"),
+    [
+        pytest.param(["shim_lost"], True, id="first"),
+        pytest.param(["shim_lost"] * 2, True, id="second"),
+        pytest.param(["shim_lost"] * 3, False, id="third-alike"),
+        pytest.param(["sandbox_start"] * 2 + ["shim_lost"], True, id="other-kinds"),
+        pytest.param(["sandbox_start", "pause_cap"] * 4 + ["shim_lost"], False, id="too-many"),
+    ],
+)
+def test_a_run_is_tried_again_until_its_losses_are_equal(losses: list[str], again: bool) -> None:
+    assert is_tried_again(FailureKind.SHIM_LOST, losses, Profile(attempts=3)) is again
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FailureKind if not FAILURES[kind].retried])
+def test_what_another_attempt_would_not_mend_is_not_tried_again(kind: FailureKind) -> None:
+    assert not is_tried_again(kind, [kind.value], Profile(attempts=3))
+
+
+def test_an_agent_that_used_up_its_memory_is_graded_even_if_its_shim_dies_then(
+    tmp_path: Path,
+) -> None:
+    async def solve(agent: Agent) -> None:
+        await agent.start()
+        await agent.exit("agent_resource")
+
+    async def main() -> None:
+        stage = make_stage(solve)
+        async with opened(tmp_path, stage) as runtime:
+            run = await only_run(runtime)
+            assert (run.phase, run.solve_end) == (Phase.DONE, SolveEnd.AGENT_RESOURCE)
+            assert (run.attempt, run.score) == (1, 0.0)
 
     played(main)
