@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fde_ray.customer import answer_question, detect
-from fde_ray.metering.ledger import Waiting
 from fde_ray.model.chat import Bill
 from fde_ray.model.dialogue import Answered, Detected, DialogueEvent, Replied
 from fde_ray.model.plan import RunPlan
@@ -17,7 +16,7 @@ from fde_ray.model.states import PauseCause, Role
 from fde_ray.protocol import dialogue
 from fde_ray.store.runs import Epoch
 
-from .pools import CallPool
+from .pools import CallPool, HeldTurn
 from .runtime import Runtime
 
 
@@ -84,7 +83,7 @@ class Conversation:
         chat = self._detectors.bound(
             bill_for(plan, subject, Role.DETECTOR),
             f"{subject}:detect:{move.turn_no}",
-            self._waiting(subject, move.turn_no, PauseCause.DETECTOR_DOWN),
+            HeldTurn(subject, move.turn_no, PauseCause.DETECTOR_DOWN),
         )
         pack = self._runtime.pack(plan.prompt_pack)
         ballots = await detect(chat, pack, plan.detectors, move.text)
@@ -98,7 +97,7 @@ class Conversation:
         chat = self._customer.bound(
             bill_for(plan, subject, Role.CUSTOMER),
             f"{subject}:ask:{move.turn_no}.{move.index}",
-            self._waiting(subject, move.turn_no, PauseCause.CUSTOMER_DOWN),
+            HeldTurn(subject, move.turn_no, PauseCause.CUSTOMER_DOWN),
         )
         answer = await answer_question(
             chat,
@@ -117,18 +116,6 @@ class Conversation:
             answer=answer.text,
             placeholder=answer.placeholder,
         )
-
-    def _waiting(self, subject: str, turn_no: int, cause: PauseCause) -> Waiting:
-        """The agent's clock stands still while a call for its turn waits for a provider."""
-        plane = self._runtime.run_plane
-
-        async def waiting(now_waits: bool) -> None:
-            if now_waits:
-                await plane.hold(subject, turn_no, cause)
-            else:
-                await plane.release(subject, turn_no)
-
-        return waiting
 
 
 def bill_for(plan: RunPlan, subject: str, role: Role, *, graded: bool = False) -> Bill:

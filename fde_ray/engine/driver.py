@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from fde_ray.model.errors import Superseded
@@ -253,9 +254,9 @@ class ShardDriver:
 def own_pools(runtime: Runtime) -> Pools:
     """Return pools that make their calls in this process."""
     limits, retries = runtime.profile.concurrency, runtime.profile.provider_retries
-    customer = CallPool(runtime.calls, limit=limits.customer_calls, retries=retries)
-    judges = CallPool(runtime.calls, limit=limits.judge_calls, retries=retries)
-    return Pools(customer, customer, judges)
+    pool = partial(CallPool, runtime.calls, runtime.store, runtime.clock, retries=retries)
+    customer = pool(limit=limits.customer_calls)
+    return Pools(customer, customer, pool(limit=limits.judge_calls))
 
 
 def _topics(subjects: Iterator[str]) -> Iterator[tuple[Any, ...]]:

@@ -6,6 +6,7 @@ control. Bodies are read with a cap before anything parses them.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -39,6 +40,9 @@ TURN_BODY = 8 * 2**20
 COMMIT_BODY = 16 * 2**20
 CHAT_BODY = 64 * 2**20
 MAX_CALL_ID = 200
+COMMENT_EVERY_S = 10.0
+COMMENT = b": waiting\n\n"
+REFUSED = b"event: refused\n"
 
 
 def run_plane_app(plane: Plane, clock: Clock | None = None) -> FastAPI:
@@ -213,9 +217,12 @@ class PlaneRoutes:
             reply = await self._plane.chat(bearer, wire, call_id)
             return json_response(completion_json(reply, self._clock.now()))
         chunks = self._plane.chat_stream(bearer, wire, call_id)
-        # The first chunk is awaited here, so that a refusal still has its HTTP status.
-        first = await anext(chunks, None)
-        return StreamingResponse(_events(first, chunks), media_type="text/event-stream")
+        opening = asyncio.ensure_future(anext(chunks, None))
+        # The first chunk is awaited here for a while, so that a refusal still has its HTTP status.
+        await asyncio.wait({opening}, timeout=COMMENT_EVERY_S)
+        if opening.done():
+            opening.result()
+        return StreamingResponse(_events(opening, chunks), media_type="text/event-stream")
 
     async def evaluate(self, request: Request) -> Response:
         bearer = bearer_of(request)
@@ -230,10 +237,22 @@ async def _resumed(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[by
 
 
 async def _events(
-    first: dict[str, Any] | None, chunks: AsyncGenerator[dict[str, Any], None]
+    opening: asyncio.Future[dict[str, Any] | None], chunks: AsyncGenerator[dict[str, Any], None]
 ) -> AsyncIterator[bytes]:
-    """Yield server-sent events; a fault in mid-stream is an event and there is no [DONE]."""
+    """Yield server-sent events: comments while the call waits, then its chunks.
+
+    What would have been a refusal before the first chunk is an event of its own kind after
+    comments; a fault in mid-stream is an event and there is no [DONE].
+    """
     try:
+        while not opening.done():
+            yield COMMENT
+            await asyncio.wait({opening}, timeout=COMMENT_EVERY_S)
+        try:
+            first = opening.result()
+        except Exception as error:  # noqa: BLE001 - each one has its words on the wire
+            yield REFUSED + _event(error_json(as_refusal(error)))
+            return
         if first is not None:
             yield _event(first)
         async for chunk in chunks:
@@ -242,6 +261,8 @@ async def _events(
     except Refusal as refusal:
         yield _event(error_json(refusal))
     finally:
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
         await chunks.aclose()
 
 

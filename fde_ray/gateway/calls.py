@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from fde_ray.model.chat import ChatReply, ChatRequest
@@ -13,21 +14,26 @@ from fde_ray.model.states import PauseCause
 from .chat_bodies import WireChat
 from .clocks import SessionClocks
 from .faults import as_refusal
+from .open_turns import OpenTurns
 from .ports import Calls, Session
 from .tokens import TokenClaims
 
 
 class AgentCalls:
-    """`call_id` of a shim counts inside its own session only."""
+    """`call_id` of a shim counts inside its own session only.
 
-    def __init__(self, calls: Calls, clocks: SessionClocks) -> None:
-        self._calls, self._clocks = calls, clocks
+    A call that waits for a place of ours is held here: its shim knows nothing of it.
+    """
+
+    def __init__(self, calls: Calls, open_turns: OpenTurns, clocks: SessionClocks) -> None:
+        self._calls, self._open_turns, self._clocks = calls, open_turns, clocks
 
     async def complete(
         self, claims: TokenClaims, session: Session, request: ChatRequest, call_id: str
     ) -> ChatReply:
         check_model(claims, request.model)
         subject = session.subject
+        await self._open_turns.catch_up(subject)
         async with self._clocks.serving(subject, call_id):
             try:
                 return await self._calls.complete(
@@ -35,6 +41,7 @@ class AgentCalls:
                     session.bill,
                     f"{subject}:{call_id}",
                     budget_nanousd=session.budget_nanousd,
+                    waiting=partial(self._clocks.waits, subject, call_id),
                 )
             except Exception as error:
                 raise await self._refused(subject, call_id, error) from error
@@ -45,12 +52,14 @@ class AgentCalls:
         """Yield the chunks; the usage chunk only if the caller asked for it."""
         check_model(claims, wire.request.model)
         subject = session.subject
+        await self._open_turns.catch_up(subject)
         async with self._clocks.serving(subject, call_id):
             chunks = self._calls.stream(
                 wire.request,
                 session.bill,
                 f"{subject}:{call_id}",
                 budget_nanousd=session.budget_nanousd,
+                waiting=partial(self._clocks.waits, subject, call_id),
             )
             try:
                 async for chunk in chunks:

@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
+from fde_ray.metering.places import Wait
 from fde_ray.model.clock import Clock
 from fde_ray.model.states import PauseCause
 from fde_ray.store.runs import Heartbeat, RunStore
 
-from .pauses import Activity, ClockTotals, clock_totals, next_pause
+from .pauses import Activity, ClockTotals, clock_totals, is_for_another, next_pause
 from .ports import Session
 
 LONGEST_SILENCE = timedelta(seconds=15)
@@ -30,6 +31,9 @@ class _Watch:
         self.activity = Activity()
         self.open_cause: PauseCause | None = None
         self.is_loaded = False
+        self.waits_since: dict[str, float] = {}
+        """When the pinned requests began to wait, which may be before we heard of it."""
+        self.served_until = 0.0
         # Protects "compare with the open pause, then write": two requests of one session that
         # change state at once would open two.
         self.lock = asyncio.Lock()
@@ -52,29 +56,57 @@ class SessionClocks:
         try:
             yield
         finally:
-            if request in self._activity(subject).serving:
-                await self._set(subject, self._activity(subject).done(request))
+            activity = self._activity(subject)
+            if request in activity.serving or request in activity.pinned:
+                await self._set(subject, activity.done(request))
 
     async def hold(self, subject: str, request: str, cause: PauseCause) -> None:
         await self._set(subject, self._activity(subject).holding(request, cause))
 
-    async def pin(self, subject: str, request: str, cause: PauseCause) -> None:
+    async def pin(self, subject: str, request: str, wait: Wait) -> None:
         """Hold a request on our side; no heartbeat lets go of it."""
-        await self._set(subject, self._activity(subject).pinning(request, cause))
+        watch = self._watches.setdefault(subject, _Watch())
+        if watch.activity.pinned.get(request) is wait.cause:
+            return
+        watch.waits_since[request] = wait.since
+        await self._set(subject, watch.activity.pinning(request, wait.cause))
 
     async def unpin(self, subject: str, request: str) -> None:
+        """Go on with a request that is pinned; one whose caller has left stays forgotten."""
         await self._set(subject, self._activity(subject).unpinned(request))
 
-    async def begin(self, subject: str, request: str) -> None:
-        await self._set(subject, self._activity(subject).served(request))
+    async def serve(self, subject: str, request: str) -> None:
+        """The request is being served, whatever it was before."""
+        activity = self._activity(subject)
+        if request not in activity.serving:
+            await self._set(subject, activity.unpinned(request).served(request))
 
     async def end(self, subject: str, request: str) -> None:
         await self._set(subject, self._activity(subject).done(request))
 
+    async def waits(self, subject: str, request: str, wait: Wait | None) -> None:
+        """A call that is being served has begun to wait on our side, or has gone on."""
+        if wait is None:
+            await self.unpin(subject, request)
+        else:
+            await self.pin(subject, request, wait)
+
+    async def is_paused_elsewhere(self, subject: str) -> bool:
+        """Look whether the clock stands still for something that this replica does not know of."""
+        watch = self._watches.setdefault(subject, _Watch())
+        async with watch.lock:
+            watch.open_cause = await self._store.open_cause(subject)
+            watch.is_loaded = True
+        return watch.open_cause not in (None, *watch.activity.waiting.values())
+
     async def confirm(self, subject: str, reported: Iterable[str]) -> None:
         """The shim says which requests it still holds."""
         watch = await self._loaded(subject)
-        await self._set(subject, watch.activity.confirmed(reported, watch.open_cause))
+        activity = watch.activity.confirmed(reported, watch.open_cause)
+        if is_for_another(watch.open_cause, activity):
+            watch.activity = activity
+        else:
+            await self._set(subject, activity)
 
     async def totals(self, session: Session) -> ClockTotals:
         """Return the charged and paused time; without a query when the agent has not started."""
@@ -87,9 +119,8 @@ class SessionClocks:
         watch = self._watches.get(subject)
         return watch is not None and watch.open_cause is not None
 
-    async def close(self, subject: str) -> None:
-        """Solving ended: close an open pause and forget the session."""
-        await self._set(subject, Activity())
+    def close(self, subject: str) -> None:
+        """Solving ended, and an open pause with it: forget the session."""
         self._watches.pop(subject, None)
 
     def heard(self, subject: str, cpu_s: float, rss_bytes: int) -> None:
@@ -109,7 +140,10 @@ class SessionClocks:
 
     async def _set(self, subject: str, activity: Activity) -> None:
         watch = self._watches.setdefault(subject, _Watch())
+        if set(watch.activity.serving) - {*activity.serving, *activity.pinned}:
+            watch.served_until = self._clock.now()
         watch.activity = activity
+        watch.waits_since = {k: at for k, at in watch.waits_since.items() if k in activity.pinned}
         if activity.waiting or not watch.is_loaded or watch.open_cause is not None:
             await self._write(subject, watch)
 
@@ -122,8 +156,7 @@ class SessionClocks:
     async def _load(self, subject: str, watch: _Watch) -> None:
         if watch.is_loaded:
             return
-        pauses = await self._store.pauses(subject)
-        watch.open_cause = next((p.cause for p in pauses if p.closed_at is None), None)
+        watch.open_cause = await self._store.open_cause(subject)
         watch.is_loaded = True
 
     async def _write(self, subject: str, watch: _Watch) -> None:
@@ -132,9 +165,16 @@ class SessionClocks:
             step = next_pause(watch.open_cause, watch.activity)
             if step is None:
                 return
+            now = self._clock.now()
             if step.closes:
-                await self._store.close_pause(subject)
+                await self._store.close_pause(subject, now, cause=watch.open_cause)
                 watch.open_cause = None
             if step.opens is not None:
-                await self._store.open_pause(subject, step.opens)
+                since = now if step.closes else self._waits_since(watch, now)
+                await self._store.open_pause(subject, step.opens, since)
                 watch.open_cause = step.opens
+
+    def _waits_since(self, watch: _Watch, now: float) -> float:
+        """Return since when nothing was served and the request waited that names the pause."""
+        request = next(iter(watch.activity.waiting))
+        return max(watch.waits_since.get(request, now), watch.served_until)

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
+from fde_ray.metering.places import Wait
 from fde_ray.model.base import Record
 from fde_ray.model.result import Pause
 from fde_ray.model.states import PauseCause
+from fde_ray.store.runs import OpenTurn
 
 
 class Activity(Record):
@@ -22,7 +24,7 @@ class Activity(Record):
     held: dict[str, PauseCause] = {}
     """Refused for a listed cause; the shim holds them and asks again."""
     pinned: dict[str, PauseCause] = {}
-    """Held on our side (a turn whose customer is down) until we let go."""
+    """Held on our side until we let go: a turn whose customer is down, a call without a place."""
 
     def served(self, request: str) -> Activity:
         """`request` is being worked on, unless it is pinned."""
@@ -85,6 +87,12 @@ def pause_cause(activity: Activity) -> PauseCause | None:
     return next(iter(activity.waiting.values()))
 
 
+def is_for_another(open_cause: PauseCause | None, activity: Activity) -> bool:
+    """Whether only another replica can know if the open pause is over: a call waits there."""
+    at_work = activity.serving or activity.waiting
+    return open_cause is PauseCause.RATE_LIMIT and not at_work
+
+
 class PauseStep(NamedTuple):
     """What to write: close the open pause, then open one for `opens`."""
 
@@ -98,6 +106,21 @@ def next_pause(open_cause: PauseCause | None, activity: Activity) -> PauseStep |
     if wanted == open_cause or (wanted is not None and open_cause in activity.waiting.values()):
         return None
     return PauseStep(closes=open_cause is not None, opens=wanted)
+
+
+def turn_wait(turn: OpenTurn, supervised_at: float | None, now: float) -> Wait | None:
+    """Return what an open turn waits for, and since when; None = it is being served.
+
+    supervised_at: when its run was last seen under a living lease; None = never. Nobody has worked
+    on it since a lease that ran out was last renewed. No wait begins before the turn was posted.
+    """
+    left = turn.lease_left_s
+    if left is not None and left > 0:
+        if turn.held is None:
+            return None
+        return Wait(turn.held, max(turn.posted_at, turn.held_at or now))
+    since = supervised_at if turn.lease_heard_s is None else now - turn.lease_heard_s
+    return Wait(PauseCause.NO_SUPERVISOR, max(turn.posted_at, since or 0.0))
 
 
 class ClockTotals(NamedTuple):

@@ -7,6 +7,7 @@ agent's exit, the time limit on the plane's own clock, a cancel of the engine.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -17,7 +18,7 @@ from fde_ray.model.clock import Clock
 from fde_ray.model.errors import Refusal, StoreError
 from fde_ray.model.failures import FailureKind, Fault
 from fde_ray.model.session import AgentExit, Commit, SessionInputs
-from fde_ray.model.states import PauseCause, SolveEnd
+from fde_ray.model.states import SolveEnd
 from fde_ray.store.objects import ObjectStore
 from fde_ray.store.runs import RunStore
 
@@ -36,11 +37,12 @@ from .messages import (
     TurnReply,
     TurnRequest,
 )
+from .open_turns import OpenTurns
 from .pauses import ClockTotals, clock_verdict
 from .ports import Calls, Evaluate, EvaluateReply, Session
 from .sessions import Sessions
 from .tokens import TokenClaims, TokenSigner
-from .turns import Turns, turn_request
+from .turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -76,9 +78,10 @@ class Plane:
         self._store, self._clock, self._signer = store, clock, signer
         self._evaluate = evaluate
         self._sessions = Sessions(store)
-        self._turns = Turns(store, self.clocks, clock)
+        self.open_turns = OpenTurns(store, self.clocks, clock)
+        self._turns = Turns(store, self.open_turns, self.clocks, clock)
         self._collection = Collection(store, objects, tenant)
-        self._calls = AgentCalls(calls, self.clocks)
+        self._calls = AgentCalls(calls, self.open_turns, self.clocks)
         self._replica = secrets.token_hex(8)
 
     # tokens
@@ -130,6 +133,7 @@ class Plane:
         session = (await self._caller(bearer, Action.BEAT)).session
         subject = session.subject
         if session.is_solving:
+            await self.open_turns.catch_up(subject)
             await self.clocks.confirm(subject, beat.held)
         totals = await self.clocks.totals(session)
         session = await self._enforce_clock(session, totals)
@@ -158,7 +162,7 @@ class Plane:
         session = (await self._caller(bearer, Action.TELL)).session
         await self._store.record_exit(session.subject, notice)
         if session.solve_end is None:
-            await self.clocks.close(session.subject)
+            self.clocks.close(session.subject)
 
     # collection
 
@@ -210,15 +214,19 @@ class Plane:
 
     # the engine's side
 
-    async def hold(self, subject: str, turn_no: int, cause: PauseCause) -> None:
-        """The turn waits for something of ours that is down; its clock stands still."""
-        await self.clocks.pin(subject, turn_request(turn_no), cause)
-
-    async def release(self, subject: str, turn_no: int) -> None:
-        await self.clocks.unpin(subject, turn_request(turn_no))
-
     async def breathe(self) -> None:
-        """Write liveness until cancelled; the first breath turns an outage into a pause."""
+        """Write liveness and look after open turns until cancelled.
+
+        The first breath turns an outage into a pause.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._live(), name="breath")
+                group.create_task(self.open_turns.watch(), name="open turns")
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+
+    async def _live(self) -> None:
         while True:
             try:
                 await self.clocks.breathe(self._replica)
@@ -255,7 +263,7 @@ class Plane:
 
     async def _end(self, session: Session, end: SolveEnd, reason: str) -> SolveEnd:
         counts = await self._store.end_solving(session.subject, end, detail=reason)
-        await self.clocks.close(session.subject)
+        self.clocks.close(session.subject)
         fields = {"subject": session.subject, "end": counts.value, "reason": reason}
         log.info("solving_ended", extra=fields)
         return counts

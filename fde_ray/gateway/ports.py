@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Literal, Protocol
 
+from fde_ray.metering.places import Waiting
 from fde_ray.model.base import Record
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest
 from fde_ray.model.session import SessionInputs
@@ -44,6 +45,7 @@ class Calls(Protocol):
         *,
         retries: int = 0,
         budget_nanousd: int | None = None,
+        waiting: Waiting | None = None,
     ) -> ChatReply: ...
 
     def stream(
@@ -53,6 +55,7 @@ class Calls(Protocol):
         call_id: str,
         *,
         budget_nanousd: int | None = None,
+        waiting: Waiting | None = None,
     ) -> AsyncIterator[dict[str, Any]]: ...
 
 

@@ -15,16 +15,19 @@ from fde_ray.store.runs import RunStore, TurnRow, woken
 
 from .clocks import SessionClocks
 from .messages import MAX_ENTRIES, MAX_TURN_TEXT_BYTES, TurnReply, TurnRequest
+from .open_turns import OpenTurns
 from .ports import Session
 
-POLL_S = 1.0
 LONGEST_WAIT_S = 60.0
 PENDING = TurnReply(status="pending")
 
 
 class Turns:
-    def __init__(self, store: RunStore, clocks: SessionClocks, clock: Clock) -> None:
+    def __init__(
+        self, store: RunStore, open_turns: OpenTurns, clocks: SessionClocks, clock: Clock
+    ) -> None:
         self._store, self._clocks, self._clock = store, clocks, clock
+        self._open = open_turns
 
     async def post(self, session: Session, request: TurnRequest) -> TurnReply:
         """Record the turn and return the reply if it is there already."""
@@ -33,14 +36,17 @@ class Turns:
         known = await self._kept(session, request, body)
         if known.new:
             # From here to its reply the turn is being served: latency of ours is charged.
-            await self._clocks.begin(subject, turn_request(request.turn_no))
+            await self._open.begin(subject, request.turn_no)
         if known.request_hash != body:
             reason = f"turn {request.turn_no} is known with another body"
             raise _conflict("turn_differs", reason)
         return await self._reply(session, known) or PENDING
 
     async def wait(self, session: Session, turn_no: int, wait_s: float) -> TurnReply:
-        """Return the reply as soon as the engine has written it; `pending` after `wait_s`."""
+        """Return the reply as soon as the engine has written it; `pending` after `wait_s`.
+
+        A reply of another process is seen by `OpenTurns.watch`.
+        """
         subject, loop = session.subject, asyncio.get_running_loop()
         deadline = loop.time() + min(max(wait_s, 0.0), LONGEST_WAIT_S)
         with self._store.changed.watch(("turn", subject)) as changed:
@@ -52,7 +58,7 @@ class Turns:
                 left = deadline - loop.time()
                 if reply is not None or left <= 0:
                     return reply or PENDING
-                await woken(changed, min(left, POLL_S))
+                await woken(changed, left)
 
     async def _kept(self, session: Session, request: TurnRequest, body: str) -> TurnRow:
         """Record the turn; one that is known is returned as it is, also after the end."""
@@ -88,18 +94,20 @@ class Turns:
         if session.inputs.role == "extract":
             return await self._extraction_ends(session)
         if known.reply is None:
+            if not self._open.knows(session.subject, known.turn_no):
+                await self._open.recall(session.subject)
             return None
         reply = TurnReply.model_validate(known.reply)
-        await self._clocks.end(session.subject, turn_request(known.turn_no))
+        await self._open.end(session.subject, known.turn_no)
         if reply.solve_end is not None:
-            await self._clocks.close(session.subject)
+            self._clocks.close(session.subject)
         return reply
 
     async def _extraction_ends(self, session: Session) -> TurnReply:
         """An extractor asks nobody: its first stop is its end."""
         if session.solve_end is None:
             await self._store.end_solving(session.subject, SolveEnd.SUBMITTED)
-            await self._clocks.close(session.subject)
+            self._clocks.close(session.subject)
         return TurnReply(status="done", action="finish", solve_end=SolveEnd.SUBMITTED)
 
     def _recorded(self, request: TurnRequest) -> AgentTurn:
@@ -112,11 +120,6 @@ class Turns:
             entries=request.entries,
             has_deliverable=request.has_deliverable,
         )
-
-
-def turn_request(turn_no: int) -> str:
-    """Return the name under which a turn counts among a session's requests."""
-    return f"turn {turn_no}"
 
 
 def check_size(request: TurnRequest) -> None:

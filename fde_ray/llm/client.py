@@ -1,4 +1,7 @@
-"""What every way to reach a model offers: one whole reply, or a stream of chunks."""
+"""What every way to reach a model offers: one whole reply, or a stream of chunks.
+
+One that bounds what is in flight is `metering.places.Bounded` too.
+"""
 
 from __future__ import annotations
 

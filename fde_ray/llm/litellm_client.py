@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from fde_ray.metering.places import Place, Places, Waiting, unheard
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import ProviderError
@@ -33,31 +34,35 @@ def knows_provider(model: str) -> bool:
 
 
 class LiteLLM:
-    """Calls one endpoint's models. `sdk`: the module itself, given by tests."""
+    """Calls one endpoint's models. The caller takes a `place` before it sends.
+
+    sdk: the module itself, given by tests.
+    """
 
     def __init__(self, endpoint: Endpoint, clock: Clock, sdk: Any = None) -> None:
         self._endpoint, self._clock, self._sdk = endpoint, clock, sdk
-        self._turns = asyncio.Semaphore(endpoint.max_parallel)
+        self._places = Places(endpoint.max_parallel, clock)
 
     async def aclose(self) -> None:
         """Nothing is held: the SDK pools connections for the whole process."""
 
+    def place(self, model: str, waiting: Waiting = unheard) -> Place:
+        return self._places.taken(waiting)
+
     async def complete(self, request: ChatRequest, bill: Bill) -> ChatReply:
-        async with self._turns:
-            reply = await self._call(request, stream=False)
+        reply = await self._call(request, stream=False)
         return parse_reply(to_json(_plain(reply)), request.model)
 
     async def stream(self, request: ChatRequest, bill: Bill) -> AsyncIterator[dict[str, Any]]:
-        async with self._turns:
-            chunks = await self._call(request, stream=True)
-            key = read_key(self._endpoint)
-            try:
-                async for chunk in chunks:
-                    yield parse_chunk(to_json(_plain(chunk)).decode())
-            except ProviderError:
-                raise
-            except Exception as error:
-                raise self._translated(error, key, uncertain=True) from error
+        chunks = await self._call(request, stream=True)
+        key = read_key(self._endpoint)
+        try:
+            async for chunk in chunks:
+                yield parse_chunk(to_json(_plain(chunk)).decode())
+        except ProviderError:
+            raise
+        except Exception as error:
+            raise self._translated(error, key, uncertain=True) from error
 
     async def _call(self, request: ChatRequest, *, stream: bool) -> Any:
         key = read_key(self._endpoint)

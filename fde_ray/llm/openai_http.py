@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from fde_ray.metering.places import Place, Places, Waiting, unheard
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import ProviderError
@@ -29,15 +30,17 @@ MAX_LINE_BYTES = 8 * 2**20
 
 
 class OpenAIHttp:
-    """One endpoint. `transport`: another way onto the wire, for tests."""
+    """One endpoint. The caller takes a `place` before it sends, which is no part of the timeout.
+
+    transport: another way onto the wire, for tests.
+    """
 
     def __init__(
         self, endpoint: Endpoint, clock: Clock, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         assert endpoint.base_url is not None
         self._endpoint, self._clock = endpoint, clock
-        # Waiting for a turn of ours is no slowness of the provider: it stands before the timeout.
-        self._turns = asyncio.Semaphore(endpoint.max_parallel)
+        self._places = Places(endpoint.max_parallel, clock)
         self._url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
         self._client = httpx.AsyncClient(
             transport=transport,
@@ -52,6 +55,9 @@ class OpenAIHttp:
 
     async def aclose(self) -> None:
         await self._client.aclose()
+
+    def place(self, model: str, waiting: Waiting = unheard) -> Place:
+        return self._places.taken(waiting)
 
     async def complete(self, request: ChatRequest, bill: Bill) -> ChatReply:
         async with self._sent(request, stream=False) as response:
@@ -79,7 +85,6 @@ class OpenAIHttp:
         body = wire_body(request, self._endpoint, stream=stream)
         try:
             async with (
-                self._turns,
                 asyncio.timeout(self._endpoint.timeout),
                 self._client.stream("POST", self._url, json=body, headers=headers) as response,
             ):

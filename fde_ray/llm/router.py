@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
+from fde_ray.metering.places import Bounded, Place, Waiting, unheard
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest
 from fde_ray.model.clock import Clock, SystemClock
 from fde_ray.model.profile import Endpoint
@@ -39,6 +41,11 @@ class ModelRouter:
         self._clock = clock or SystemClock()
         self._make_client = make_client
         self._clients: dict[int, Chat] = {}
+
+    def place(self, model: str, waiting: Waiting = unheard) -> Place:
+        """Return a place of the model's endpoint, to be taken before a call of it."""
+        client = self.client_for(model)
+        return client.place(model, waiting) if isinstance(client, Bounded) else nullcontext()
 
     async def complete(self, request: ChatRequest, bill: Bill) -> ChatReply:
         return await self.client_for(request.model).complete(request, bill)

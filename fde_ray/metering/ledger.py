@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from fde_ray.model.base import digest
@@ -16,11 +17,14 @@ from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import ProviderError, Refusal
 from fde_ray.model.failures import FailureKind, Fault
+from fde_ray.model.states import PauseCause
 
 from .budgets import Budgets
 from .calls import CallFinish, CallOutcome, CallStart, LedgerStore, Upstream
 from .chunks import ReplyBuilder, chunks_of
 from .estimates import estimated_usage
+from .flights import Flight
+from .places import Bounded, Place, Wait, Waiting, unheard
 from .prices import PriceTable
 
 BACKOFF_S = 0.5
@@ -28,8 +32,6 @@ LONGEST_BACKOFF_S = 30.0
 LONGEST_RETRY_AFTER_S = 120.0
 
 Send = Callable[[ChatRequest, Bill], Awaitable[ChatReply]]
-Waiting = Callable[[bool], Awaitable[None]]
-"""Told True when a call waits for its provider, and False when it is sent again."""
 
 
 class _Call(NamedTuple):
@@ -38,12 +40,6 @@ class _Call(NamedTuple):
     call_id: str
     retries: int
     budget_nanousd: int | None
-    waiting: Waiting | None = None
-
-
-class _Flight(NamedTuple):
-    request: ChatRequest
-    task: asyncio.Task[ChatReply]
 
 
 class MeteredChat:
@@ -61,7 +57,8 @@ class MeteredChat:
         self._rng = rng or random.Random()  # noqa: S311
         self._price_hash = prices.hash
         self._budgets = Budgets(store, prices)
-        self._flights: dict[str, _Flight] = {}
+        self._bounded = chat if isinstance(chat, Bounded) else None
+        self._flights: dict[str, Flight] = {}
 
     async def complete(
         self,
@@ -75,11 +72,14 @@ class MeteredChat:
     ) -> ChatReply:
         """Return the reply of `call_id`; ProviderError after `retries` more tries.
 
+        `waiting` hears while the call waits for a place of ours (RATE_LIMIT) or, between tries, for
+        its provider (PROVIDER).
         Refusal 409 when the id belongs to another request, 402 when the budget does not cover it.
         """
-        call = _Call(request, bill, call_id, retries, budget_nanousd, waiting)
+        call = _Call(request, bill, call_id, retries, budget_nanousd)
         flight = self._in_flight(request, call_id) or self._launch(call, self._chat.complete)
-        return await asyncio.shield(flight)
+        async with flight.joined(waiting or unheard):
+            return await flight.reply()
 
     async def stream(
         self,
@@ -88,22 +88,26 @@ class MeteredChat:
         call_id: str,
         *,
         budget_nanousd: int | None = None,
+        waiting: Waiting | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
         """Yield OpenAI chunks. Errors before the first chunk are those of `complete`.
 
         The finish row is written before the iterator ends. A repeat gets the reply in few chunks.
         """
         sent = 0
+        queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         flight = self._in_flight(request, call_id)
         if flight is None:
-            queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
             call = _Call(request, bill, call_id, 0, budget_nanousd)
             flight = self._launch(call, self._streaming_into(queue))
-            flight.add_done_callback(lambda _: queue.put_nowait(None))
+            flight.task.add_done_callback(lambda _: queue.put_nowait(None))
+        else:
+            queue.put_nowait(None)
+        async with flight.joined(waiting or unheard):
             while (chunk := await queue.get()) is not None:
                 sent += 1
                 yield chunk
-        reply = await asyncio.shield(flight)
+            reply = await flight.reply()
         if not sent:
             for chunk in chunks_of(reply, self._clock.now()):
                 yield chunk
@@ -115,26 +119,23 @@ class MeteredChat:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _in_flight(self, request: ChatRequest, call_id: str) -> asyncio.Task[ChatReply] | None:
+    def _in_flight(self, request: ChatRequest, call_id: str) -> Flight | None:
         flight = self._flights.get(call_id)
-        if flight is None:
-            return None
-        if flight.request != request:
+        if flight is not None and flight.request != request:
             raise _reused()
-        return flight.task
+        return flight
 
-    def _launch(self, call: _Call, send: Send) -> asyncio.Task[ChatReply]:
-        task = asyncio.create_task(self._carried_out(call, send), name=f"call {call.call_id}")
-        self._flights[call.call_id] = _Flight(call.request, task)
-        task.add_done_callback(lambda done: self._landed(call.call_id, done))
-        return task
+    def _launch(self, call: _Call, send: Send) -> Flight:
+        def forget() -> None:
+            if self._flights.get(call.call_id) is flight:
+                del self._flights[call.call_id]
 
-    def _landed(self, call_id: str, flight: asyncio.Task[ChatReply]) -> None:
-        self._flights.pop(call_id, None)
-        if not flight.cancelled():
-            flight.exception()  # a caller who left shall leave no "never retrieved" warning
+        flight = Flight(call.request, forget)
+        flight.begin(self._carried_out(call, send, flight), f"call {call.call_id}")
+        self._flights[call.call_id] = flight
+        return flight
 
-    async def _carried_out(self, call: _Call, send: Send) -> ChatReply:
+    async def _carried_out(self, call: _Call, send: Send, flight: Flight) -> ChatReply:
         known = await self._store.known_call(call.call_id)
         request_sha256 = digest(call.request)
         if known is not None and known.request_sha256 != request_sha256:
@@ -144,32 +145,32 @@ class MeteredChat:
         first = 1 if known is None else known.tries + 1
         for try_no in range(first, first + call.retries):
             try:
-                return await self._one_try(call, send, try_no, request_sha256)
+                return await self._one_try(call, send, try_no, request_sha256, flight)
             except ProviderError as error:
                 if error.kind is not FailureKind.PROVIDER_UNAVAILABLE:
                     raise
-                await self._pause(call, self._backoff_s(try_no - first, error.retry_after_s))
-        return await self._one_try(call, send, first + call.retries, request_sha256)
+                await self._pause(flight, self._backoff_s(try_no - first, error.retry_after_s))
+        return await self._one_try(call, send, first + call.retries, request_sha256, flight)
 
-    async def _pause(self, call: _Call, wait_s: float) -> None:
-        if call.waiting is None:
-            await self._clock.sleep(wait_s)
-            return
-        await call.waiting(True)
+    async def _pause(self, flight: Flight, wait_s: float) -> None:
+        await flight.says(Wait(PauseCause.PROVIDER, self._clock.now()))
         try:
             await self._clock.sleep(wait_s)
         finally:
-            await call.waiting(False)
+            await flight.says(None)
 
     def _backoff_s(self, failures: int, retry_after_s: float | None) -> float:
         wait = min(LONGEST_BACKOFF_S, BACKOFF_S * 2.0**failures) * self._rng.uniform(0.5, 1.5)
         return max(wait, min(retry_after_s or 0.0, LONGEST_RETRY_AFTER_S))
 
     async def _one_try(
-        self, call: _Call, send: Send, try_no: int, request_sha256: str
+        self, call: _Call, send: Send, try_no: int, request_sha256: str, flight: Flight
     ) -> ChatReply:
         bill = call.bill
-        async with self._budgets.reserved(call.request, bill.run_id, call.budget_nanousd) as bound:
+        async with (
+            self._place(call.request.model, flight.says),
+            self._budgets.reserved(call.request, bill.run_id, call.budget_nanousd) as bound,
+        ):
             await self._store.start_call(
                 CallStart(
                     call_id=call.call_id,
@@ -192,6 +193,9 @@ class MeteredChat:
                 await asyncio.shield(self._close_failed(call, try_no, cut))
                 raise
             return await self._close_answered(call, try_no, reply)
+
+    def _place(self, model: str, waiting: Waiting) -> Place:
+        return nullcontext() if self._bounded is None else self._bounded.place(model, waiting)
 
     async def _close_answered(self, call: _Call, try_no: int, reply: ChatReply) -> ChatReply:
         usage = self._counted(call.request, reply)

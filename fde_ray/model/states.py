@@ -80,11 +80,14 @@ class PauseCause(StrEnum):
 
     OUTAGE = "outage"
     NO_SUPERVISOR = "no_supervisor"
+    """A turn waits, and no living driver holds the lease of its run."""
     CUSTOMER_DOWN = "customer_down"
     DETECTOR_DOWN = "detector_down"
     PROVIDER = "provider"
     RATE_LIMIT = "rate_limit"
+    """A call waits for a place of ours: an endpoint's or a pool's bound."""
     BUDGET_WAIT = "budget_wait"
+    """Not opened yet: a call that a budget does not cover is refused, never kept waiting."""
 
 
 class Role(StrEnum):

@@ -27,6 +27,8 @@ DRAIN_LIMIT = 64 << 20
 CONNECTIONS = 64
 CALL_TIMEOUT_S = 1800.0
 COMMENT_EVERY_S = 10.0
+REFUSED = b"event: refused\n"
+HEAD_LIMIT = 64 << 10
 T = TypeVar("T")
 
 
@@ -307,21 +309,44 @@ class _StreamedReply:
 
     def _copy(self, reply: Exchange) -> None:
         self._begin(reply.content_type)
-        self._skip_sent(reply)
-        while data := reply.read_some():
+        for data in self._unsent(self._events(reply)):
             self._sent_bytes += len(data)
             self._sent_hash.update(data)
             self._write_chunk(data)
 
-    def _skip_sent(self, reply: Exchange) -> None:
-        left, again = self._sent_bytes, hashlib.sha256()
-        while left:
-            data = reply.read(min(left, 65536))
-            if not data:
+    def _events(self, reply: Exchange) -> Iterator[bytes]:
+        """Yield the reply without the comments at its head; Refused when it says only that."""
+        head = b""
+        while data := reply.read_some():
+            head += data
+            while head.startswith(b":") and b"\n\n" in head:
+                head = head.partition(b"\n\n")[2]
+                self._comment()
+            if not _may_be_refusal(head):
                 break
-            again.update(data)
-            left -= len(data)
-        if left or again.digest() != self._sent_hash.digest():
+        if head.startswith(REFUSED):
+            raise Refused.of(503, head[len(REFUSED) :].removeprefix(b"data: "))
+        if head:
+            yield head
+        while data := reply.read_some():
+            yield data
+
+    def _unsent(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield what follows the bytes that the agent has already, which must come again."""
+        left, again = self._sent_bytes, hashlib.sha256()
+        for data in pieces:
+            known, fresh = data[:left], data[left:]
+            again.update(known)
+            left -= len(known)
+            if known and not left:
+                self._check(again)
+            if fresh:
+                yield fresh
+        if left:
+            self._check(again)
+
+    def _check(self, again: Any) -> None:
+        if again.digest() != self._sent_hash.digest():
             raise Refused(502, "agent", "stream_broken", "the stream broke; ask again")
 
     def _fail(self, status: int, body: bytes) -> None:
@@ -333,6 +358,15 @@ class _StreamedReply:
 
     def _write_chunk(self, data: bytes) -> None:
         self._handler.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+
+def _may_be_refusal(head: bytes) -> bool:
+    """Whether more must be read to tell a refusal, which may follow comments, from a stream."""
+    if len(head) > HEAD_LIMIT:
+        return False
+    if head.startswith(REFUSED):
+        return not head.endswith(b"\n\n")
+    return head.startswith(b":") or REFUSED.startswith(head)
 
 
 def _whole_reply(reply: Exchange) -> tuple[int, str, bytes]:

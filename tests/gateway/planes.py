@@ -73,6 +73,8 @@ class Bench:
     model: FakeModel
     plane: Plane
     evaluated: list[tuple[str, bytes]] = field(default_factory=list)
+    other: asyncio.Task[Any] | None = None
+    """A call of the other run, where a test has one under way."""
 
     async def token(self, subject: str = SOLVE, scope: Scope | None = None) -> str:
         wanted = scope or (Scope.EXTRACT if "/" in subject else Scope.SOLVE)

@@ -145,11 +145,13 @@ async def test_rule_05_questions_are_charged_and_a_lost_customer_is_not(
     token = await bench.started()
     await bench.plane.post_turn(token, turn())
     bench.clock.at += 10
-    await bench.plane.hold(SOLVE, 1, PauseCause.CUSTOMER_DOWN)
+    await bench.store.hold_turn(SOLVE, 1, PauseCause.CUSTOMER_DOWN)
+    await bench.plane.open_turns.look()
     bench.clock.at += 40
     beat = await bench.plane.heartbeat(token, Heartbeat())
     assert (beat.paused, beat.charged_s, beat.paused_s) == (True, 10, 40)
-    await bench.plane.release(SOLVE, 1)
+    await bench.store.hold_turn(SOLVE, 1, None)
+    await bench.plane.open_turns.look()
     bench.clock.at += 5
     beat = await bench.plane.heartbeat(token, Heartbeat())
     assert (beat.paused, beat.charged_s, beat.paused_s) == (False, 15, 40)

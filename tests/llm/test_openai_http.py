@@ -12,7 +12,7 @@ import pytest
 
 from fde_ray.llm.openai_http import OpenAIHttp
 from fde_ray.metering.chunks import ReplyBuilder
-from fde_ray.model.chat import Bill, ChatRequest
+from fde_ray.model.chat import Bill, ChatReply, ChatRequest
 from fde_ray.model.errors import ProviderError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.profile import Endpoint
@@ -62,10 +62,15 @@ async def test_a_whole_reply_keeps_text_usage_and_name() -> None:
     ]
 
 
-async def test_waiting_for_a_turn_is_not_held_against_the_provider() -> None:
+async def test_waiting_for_a_place_is_not_held_against_the_provider() -> None:
     slow = Answer(body=completion(), delay_s=0.3)
+
+    async def placed(client: OpenAIHttp) -> ChatReply:
+        async with client.place(REQUEST.model):
+            return await client.complete(REQUEST, BILL)
+
     async with endpoint(slow, timeout="900ms", max_parallel=1) as (fake, client):
-        calls = [asyncio.create_task(client.complete(REQUEST, BILL)) for _ in range(4)]
+        calls = [asyncio.create_task(placed(client)) for _ in range(4)]
         await asyncio.sleep(0.1)
         assert len(fake.bodies) == 1
         replies = await asyncio.gather(*calls)

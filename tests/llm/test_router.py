@@ -69,22 +69,26 @@ async def test_the_sdk_is_told_not_to_retry_and_when_to_give_up() -> None:
     assert sent["model"] == "acme/big"
 
 
-async def test_calls_through_the_sdk_take_turns_too() -> None:
-    class Slow(FakeSdk):
-        async def acompletion(self, **fields: Any) -> Any:
-            reply = await super().acompletion(**fields)
-            await released.wait()
-            return reply
+@pytest.mark.parametrize("base_url", [None, "http://127.0.0.1:1/v1"], ids=["sdk", "http"])
+async def test_an_endpoint_has_as_many_places_as_the_profile_says(base_url: str | None) -> None:
+    endpoint = Endpoint(match="acme/*", max_parallel=2, base_url=base_url)
+    router = ModelRouter([endpoint], OfflineProvider(no_probe), ManualClock())
+    released, inside = asyncio.Event(), []
 
-    released = asyncio.Event()
-    sdk = Slow({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]})
-    client = LiteLLM(Endpoint(match="*", max_parallel=2), ManualClock(), sdk)
-    calls = [asyncio.create_task(client.complete(REQUEST, BILL)) for _ in range(5)]
+    async def call(model: str) -> None:
+        async with router.place(model):
+            inside.append(model)
+            await released.wait()
+
+    calls = [asyncio.create_task(call(f"acme/{n}")) for n in range(5)]
+    calls += [asyncio.create_task(call("offline/x")) for _ in range(100)]
     await asyncio.sleep(0.05)
-    under_way = len(sdk.sent)
+    under_way = sorted(set(inside)), len(inside)
     released.set()
     await asyncio.gather(*calls)
-    assert (under_way, len(sdk.sent)) == (2, 5)
+    assert under_way == (["acme/0", "acme/1", "offline/x"], 102)
+    assert len(inside) == 105
+    await router.aclose()
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,49 @@ def test_stream_is_kept_open_with_comments_while_it_is_held(address: str, fake: 
     assert len(fake.call_ids) == 1
 
 
+CHUNKS = b'data: {"x": 1}\n\ndata: [DONE]\n\n'
+SAID_NO = (
+    b'event: refused\ndata: {"error": {"fault": "%s", "code": "c", "retry_after_s": 0.01}}\n\n'
+)
+
+
+def test_comments_of_the_plane_go_on_to_the_agent(address: str, fake: FakePlane) -> None:
+    fake.model = [b": waiting\n\n: waiting\n\n" + CHUNKS]  # type: ignore[list-item]
+    _, data = ask(address, "POST", "/v1/chat/completions", b'{"stream": true}')
+    assert data == b": waiting\n\n: waiting\n\n" + CHUNKS
+
+
+@pytest.mark.parametrize("fault", [b"ours", b"provider"])
+def test_a_stream_that_is_refused_after_comments_is_held(
+    address: str, fake: FakePlane, fault: bytes
+) -> None:
+    refused = [b": waiting\n\n" + SAID_NO % fault]
+    fake.before = lambda *_: refused.pop() if refused else None  # type: ignore[assignment]
+    fake.model = [b": waiting\n\n" + CHUNKS]  # type: ignore[list-item]
+    status, data = ask(address, "POST", "/v1/chat/completions", b'{"stream": true}')
+    assert status == 200
+    assert data.endswith(b": waiting\n\n" + CHUNKS)
+    assert b"refused" not in data
+    assert len(fake.call_ids) == 1
+
+
+def test_a_final_refusal_after_comments_tells_the_agent(address: str, fake: FakePlane) -> None:
+    fake.model = [b": waiting\n\n" + SAID_NO % b"budget"]  # type: ignore[list-item]
+    _, data = ask(address, "POST", "/v1/chat/completions", b'{"stream": true}')
+    error = json.loads(data.rpartition(b"data: ")[2])["error"]
+    assert (error["fault"], error["code"]) == ("budget", "c")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [b": never ends", b"event: ref", b"event: other\ndata: 1\n\n", b"", b":" + b"x" * 70_000],
+    ids=["comment", "half", "other", "empty", "long"],
+)
+def test_an_odd_head_of_a_stream_is_passed_on(address: str, fake: FakePlane, odd: bytes) -> None:
+    fake.model = [odd]  # type: ignore[list-item]
+    assert ask(address, "POST", "/v1/chat/completions", b'{"stream": true}') == (200, odd)
+
+
 def test_refused_stream_tells_the_agent(address: str, fake: FakePlane) -> None:
     fake.before = lambda *_: refusal(403, "budget", "spent")
     status, data = ask(address, "POST", "/v1/chat/completions", b'{"stream": true}')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import bindparam as b
@@ -12,13 +13,14 @@ from fde_ray.model.base import sha256_hex
 from fde_ray.model.clock import Clock
 from fde_ray.model.dialogue import DIALOGUE_EVENT, AgentTurn, DialogueEvent, Replied
 from fde_ray.model.errors import Superseded
+from fde_ray.model.states import PauseCause
 from fde_ray.store.errors import Conflict, RowMissing
 
 from . import schema
 from .database import Database, Statement, Transaction, inserting, updating
 from .inbox import post, run_of
-from .leases import check_epoch
-from .rows import Epoch, TurnRow
+from .leases import TTL, check_epoch, given_time, lease_time
+from .rows import Epoch, OpenTurn, TurnRow
 from .sessions import end_session
 from .sweeps import LOCAL
 
@@ -27,11 +29,6 @@ _LAST = Statement(select(func.max(_D.seq)).where(_D.subject == b("subject_")))
 _ADD_EVENT = inserting(schema.rounds, "subject", "seq", "turn_no", "event")
 _EVENT = Statement(select(_D.event).where(_D.subject == b("subject_"), _D.seq == b("seq_")))
 _EVENTS = Statement(select(_D.seq, _D.event).where(_D.subject == b("subject_")).order_by(_D.seq))
-_TURN = Statement(
-    select(_D.seq, _D.event)
-    .where(_D.subject == b("subject_"), _D.turn_no == b("turn_no_"))
-    .order_by(_D.seq)
-)
 _LATEST = Statement(
     select(_T.turn_no, _T.reply.is_not(None))
     .where(_T.subject == b("subject_"))
@@ -65,6 +62,36 @@ _ANSWERED = Statement(
 )
 _PENDING = Statement(
     select(_T.subject, _T.turn_no).where(_T.reply.is_(None)).order_by(_T.at, _T.subject)
+)
+_HOLD = updating(
+    schema.turns,
+    _T.subject == b("subject_"),
+    _T.turn_no == b("turn_no_"),
+    _T.reply.is_(None),
+    columns=("held_cause", "held_at"),
+)
+_LET_GO = updating(
+    schema.turns,
+    _T.subject == b("subject_"),
+    _T.turn_no == b("turn_no_"),
+    _T.held_cause.is_not(None),
+    columns=("held_cause", "held_at"),
+)
+OPEN_BATCH = 100
+_A, _R, _S = schema.attempts.c, schema.runs.c, schema.shards.c
+_OPEN = Statement(
+    select(_T.subject, _T.turn_no, _T.at, _T.held_cause, _T.held_at, _S.owner, _S.since)
+    .add_columns(_S.expires_at)
+    .select_from(
+        schema.turns.join(schema.attempts, _A.subject == _T.subject)
+        .join(schema.runs, _R.run_id == _A.run_id)
+        .join(schema.shards, _S.shard == _R.shard)
+    )
+    .where(
+        _T.subject.in_([b(f"subject_{place}") for place in range(OPEN_BATCH)]),
+        _T.reply.is_(None),
+        _A.state == "open",
+    )
 )
 
 
@@ -147,6 +174,38 @@ class Dialogues:
         """Return the reply to a turn, None = pending."""
         return (await self.turn(subject, turn_no)).reply
 
+    async def hold_turn(
+        self, subject: str, turn_no: int, cause: PauseCause | None, since: float | None = None
+    ) -> None:
+        """Mark that a turn waits for something of ours, since then; None = it is worked on again.
+
+        since: None = now. A turn that has its reply stays as it is.
+        """
+        if cause is None:
+            statement, at, name = _LET_GO, None, None
+        else:
+            statement, at, name = _HOLD, self._clock.now() if since is None else since, cause.value
+
+        def change(t: Transaction) -> None:
+            if t.run(statement, subject_=subject, turn_no_=turn_no, held_cause=name, held_at=at):
+                t.wake(("holds",))
+
+        await self._db.write(change)
+
+    async def open_turns(self, subjects: Sequence[str]) -> list[OpenTurn]:
+        """Return the turns of these sessions that wait for a reply while their agents are at work.
+
+        One query for each hundred sessions.
+        """
+        at = given_time(self._clock)
+
+        def query(t: Transaction) -> list[OpenTurn]:
+            now = lease_time(t, at)
+            batches = _batches(subjects)
+            return [_open_turn(row, now) for one in batches for row in t.all(_OPEN, **one)]
+
+        return await self._db.read(query)
+
     async def rounds_of_sweep(self, name: str, *, tenant: str = LOCAL) -> int:
         """Count the rounds that the customer has answered, of every run that the sweep wants."""
         row = await self._db.read(lambda t: t.one(_ANSWERED, tenant_=tenant, name_=name))
@@ -188,6 +247,24 @@ def _known(t: Transaction, subject: str, seq: int, text: str) -> bool:
 def _event(row: Any) -> DialogueEvent:
     """The column is the number; a turn was numbered after it was spelled."""
     return DIALOGUE_EVENT.validate_python(json.loads(row[1]) | {"seq": row[0]})
+
+
+def _batches(subjects: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Yield the parameters of `_OPEN`, filled up with a name that no session has."""
+    for first in range(0, len(subjects), OPEN_BATCH):
+        some = subjects[first : first + OPEN_BATCH]
+        names = [*some, *[""] * (OPEN_BATCH - len(some))]
+        yield {f"subject_{place}": name for place, name in enumerate(names)}
+
+
+def _open_turn(row: Any, now: float) -> OpenTurn:
+    subject, turn_no, posted_at, held, held_at, owner, since, expires_at = row
+    left = heard = None
+    if owner is not None and expires_at is not None:
+        left = expires_at - now
+        heard = min(TTL.total_seconds() - left, now - since)
+    cause = None if held is None else PauseCause(held)
+    return OpenTurn(subject, turn_no, posted_at, cause, held_at, left, heard)
 
 
 def _turn_row(row: Any, *, new: bool) -> TurnRow:

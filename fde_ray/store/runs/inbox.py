@@ -39,7 +39,7 @@ def post(t: Transaction, subject: str, kind: InboxKind, at: float) -> None:
     run_id = run_of(subject)
     t.run(_APPEND, shard=shard_of(RunId(run_id)), subject=subject, run_id=run_id, kind=kind, at=at)
     t.wake(TOPIC)
-    if kind != "started":  # nobody has anything to do about it
+    if kind not in ("started", "part"):  # nobody has anything to do about them
         t.wake(("session", subject))
 
 

@@ -132,9 +132,22 @@ def _schedule(transaction: Transaction) -> None:
         transaction.run(_NAME, run_id_=run_id, model=system["model"], image=image)
 
 
+def _hold_turns(transaction: Transaction) -> None:
+    for statement in grown(3):
+        transaction.raw(statement)
+
+
+def _release(transaction: Transaction) -> None:
+    """Let sweeps change their specs."""
+    for statement in grown(4):
+        transaction.raw(statement)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "create the tables", _create),
     Migration(2, "schedule runs", _schedule),
+    Migration(3, "hold turns", _hold_turns),
+    Migration(4, "release runs", _release),
 )
 
 _VERSION = Statement(select(func.max(schema.migrations.c.version)))

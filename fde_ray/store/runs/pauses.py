@@ -23,10 +23,28 @@ _OPEN = Statement(select(_P.opened_at).where(_P.subject == b("subject_"), _P.clo
 # Two pauses may begin at one instant: the later one to be written takes the place of the other.
 _ADD = replacing(schema.pauses, "subject", "opened_at", "cause", "closed_at")
 _ADD_CLOSED = keeping(schema.pauses, "subject", "opened_at", "cause", "closed_at")
-_CLOSE = updating(
+CLOSE_PAUSE = updating(
     schema.pauses, _P.subject == b("subject_"), _P.closed_at.is_(None), columns=("closed_at",)
 )
-_HELD = Statement(select(_P.cause, func.count()).where(_P.closed_at.is_(None)).group_by(_P.cause))
+_CLOSE_CAUSE = updating(
+    schema.pauses,
+    _P.subject == b("subject_"),
+    _P.closed_at.is_(None),
+    _P.cause == b("cause_"),
+    columns=("closed_at",),
+)
+# Two replicas that open a pause come one after the other: one interval is open at a time.
+_LOCK = Statement(select(_A.state).where(_A.subject == b("subject_")).with_for_update())
+_BEGUN = Statement(
+    select(_P.closed_at).where(_P.subject == b("subject_"), _P.opened_at == b("opened_at_"))
+)
+_CAUSE = Statement(select(_P.cause).where(_P.subject == b("subject_"), _P.closed_at.is_(None)))
+_HELD = Statement(
+    select(_P.cause, func.count())
+    .select_from(schema.pauses.join(schema.attempts, _A.subject == _P.subject))
+    .where(_P.closed_at.is_(None), _A.state == "open")
+    .group_by(_P.cause)
+)
 _PAUSES = Statement(
     select(_P.cause, _P.opened_at, _P.closed_at)
     .where(_P.subject == b("subject_"))
@@ -53,22 +71,41 @@ class Pauses:
     _clock: Clock
 
     async def open_pause(self, subject: str, cause: PauseCause, at: float | None = None) -> float:
-        """Open an interval, or keep the open one; returns when it was opened."""
+        """Open an interval, or keep the open one; returns when it was opened.
+
+        at: may lie in the past. Where an interval begins already, the new one follows it.
+        """
         now = self._clock.now() if at is None else at
 
         def change(t: Transaction) -> float:
+            t.hold(_LOCK, subject_=subject)
             known = t.one(_OPEN, subject_=subject)
             if known is not None:
                 return float(known[0])
-            t.run(_ADD, subject=subject, opened_at=now, cause=cause.value, closed_at=None)
-            return now
+            begins = _first_free(t, subject, now)
+            t.run(_ADD, subject=subject, opened_at=begins, cause=cause.value, closed_at=None)
+            return begins
 
         return await self._db.write(change)
 
-    async def close_pause(self, subject: str, at: float | None = None) -> bool:
-        """Close the open interval; False = there was none."""
+    async def close_pause(
+        self, subject: str, at: float | None = None, cause: PauseCause | None = None
+    ) -> bool:
+        """Close the open interval; False = there was none. cause: close only one that has it."""
         now = self._clock.now() if at is None else at
-        return await self._db.write(lambda t: t.run(_CLOSE, subject_=subject, closed_at=now)) > 0
+
+        def change(t: Transaction) -> bool:
+            if cause is None:
+                return t.run(CLOSE_PAUSE, subject_=subject, closed_at=now) > 0
+            name = cause.value
+            return t.run(_CLOSE_CAUSE, subject_=subject, cause_=name, closed_at=now) > 0
+
+        return await self._db.write(change)
+
+    async def open_cause(self, subject: str) -> PauseCause | None:
+        """Return why the session's clock stands still now; None = it does not."""
+        row = await self._db.read(lambda t: t.one(_CAUSE, subject_=subject))
+        return None if row is None else PauseCause(row[0])
 
     async def held(self) -> Counter[PauseCause]:
         """Count the clocks that stand still now, by cause."""
@@ -106,6 +143,13 @@ def pauses_of(t: Transaction, subject: str) -> list[Pause]:
         Pause(cause=PauseCause(cause), opened_at=opened, closed_at=closed)
         for cause, opened, closed in t.all(_PAUSES, subject_=subject)
     ]
+
+
+def _first_free(t: Transaction, subject: str, at: float) -> float:
+    """Return the first moment from `at` on at which no lasting interval begins."""
+    while (row := t.one(_BEGUN, subject_=subject, opened_at_=at)) and row[0] > at:
+        at = row[0]
+    return at
 
 
 def _heartbeat(heard: Heartbeat) -> dict[str, Any]:

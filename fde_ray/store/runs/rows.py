@@ -10,13 +10,13 @@ from typing import Any, Literal, NamedTuple, Self
 
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.session import AgentExit, Commit, SessionInputs
-from fde_ray.model.states import GradeState, Phase, SolveEnd
+from fde_ray.model.states import GradeState, PauseCause, Phase, SolveEnd
 
 SweepState = Literal["running", "paused", "cancelled"]
 AttemptRole = Literal["solve", "extract"]
 AttemptState = Literal["open", "collecting", "committed", "closed"]
 CallState = Literal["started", "finished", "failed", "ambiguous"]
-InboxKind = Literal["started", "turn", "snapshot", "commit", "exit", "score"]
+InboxKind = Literal["started", "turn", "part", "snapshot", "commit", "exit", "score"]
 
 
 class Epoch(NamedTuple):
@@ -287,6 +287,21 @@ class TurnRow(NamedTuple):
     """None = pending."""
     new: bool
     """False = this turn was known before."""
+
+
+class OpenTurn(NamedTuple):
+    """A turn that waits for its reply while its agent is at work."""
+
+    subject: str
+    turn_no: int
+    posted_at: float
+    held: PauseCause | None
+    """What our calls for it wait for; None = they are under way, or there are none."""
+    held_at: float | None
+    lease_left_s: float | None
+    """Until the lease on the run runs out; negative = it ran out. None = nobody holds it."""
+    lease_heard_s: float | None
+    """How long ago its holder took or renewed it."""
 
 
 class InboxRow(NamedTuple):

@@ -198,6 +198,8 @@ turns = Table(
     _text("request_hash"),
     _optional("reply"),
     _time("at"),
+    _since(3, _optional("held_cause")),
+    _since(3, _optional("held_at", Float)),
 )
 parts = Table(
     "parts",
@@ -269,3 +271,5 @@ breakers = Table(
     _number("probes"),
     info={"since": 2},
 )
+released = Table("released", metadata, _key("run_id"), info={"since": 4})
+"""Runs that a sweep let go when its spec changed; those that nobody wants are to be stopped."""

@@ -16,6 +16,7 @@ from fde_ray.store.errors import Conflict, RowMissing
 from . import schema
 from .database import Database, Statement, Transaction, among, inserting, updating
 from .inbox import post
+from .pauses import CLOSE_PAUSE
 from .rows import AttemptRow, Standing
 from .supervision import ATTEMPTS, STANDINGS
 
@@ -122,6 +123,7 @@ class Sessions:
 
     async def record_part(self, subject: str, snapshot: str, part: Part) -> Part:
         """Note a stored part unless one with its number is there; return the one that is there."""
+        now = self._clock.now()
 
         def change(t: Transaction) -> Part:
             known = t.one(_PART, subject_=subject, snapshot_=snapshot, seq_=part.seq)
@@ -135,6 +137,7 @@ class Sessions:
                 sha256=part.sha256,
                 size=part.size,
             )
+            post(t, subject, "part", now)
             return part
 
         return await self._db.write(change)
@@ -215,7 +218,10 @@ def end_session(
     detail: str = "",
     claim: str | None = None,
 ) -> SolveEnd:
-    """Set the solve end unless there is one, keep the claim, and return the end that counts."""
+    """Set the solve end unless there is one, keep the claim, and return the end that counts.
+
+    The agent's clock stops with it: a pause that is open ends.
+    """
     known, exit_, state = _found(subject, t.one(_END, subject_=subject))
     if known is None and state != "closed":
         t.run(
@@ -226,6 +232,7 @@ def end_session(
             detail=detail or None,
             exit_=claim,
         )
+        t.run(CLOSE_PAUSE, subject_=subject, closed_at=now)
         post(t, subject, "exit", now)
         return end
     if claim is not None and exit_ is None:

@@ -28,10 +28,12 @@ from .scheduling import Scheduling
 from .sessions import Sessions
 from .supervision import Supervision
 from .sweeps import Sweeps
+from .versions import Versions
 
 
 class RunStore(
     Sweeps,
+    Versions,
     Admission,
     Scheduling,
     Supervision,
@@ -74,7 +76,8 @@ class RunStore(
     @property
     def changed(self) -> Notifier:
         """Topics: ("inbox",), ("turn", subject), ("dialogue", subject), ("session", subject),
-        ("call", call_id), ("run", run_id), ("runs",), ("sweeps",), ("granted",)."""
+        ("call", call_id), ("run", run_id), ("runs",), ("sweeps",), ("granted",),
+        ("holds",)."""
         return self._db.changed
 
     async def open(self) -> Self:

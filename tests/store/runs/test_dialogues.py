@@ -8,10 +8,10 @@ import pytest
 
 from fde_ray.model.dialogue import AgentTurn, Detected
 from fde_ray.model.errors import Superseded
-from fde_ray.model.states import SolveEnd
+from fde_ray.model.states import PauseCause, SolveEnd
 from fde_ray.store.errors import Conflict, RowMissing
-from fde_ray.store.runs import Epoch, RunStore, woken
-from tests.store.builders import make_replied, make_turn
+from fde_ray.store.runs import Epoch, OpenTurn, RunStore, woken
+from tests.store.builders import ManualClock, make_inputs, make_replied, make_turn, run_id
 
 
 async def test_turn_is_recorded_once(store: RunStore, subject: str) -> None:
@@ -116,3 +116,60 @@ async def test_answered_rounds_of_a_sweep_are_counted(store: RunStore, subject: 
     await store.set_reply(subject, 2, {"status": "done", "action": "push"})
     assert await store.rounds_of_sweep("demo") == 1
     assert await store.rounds_of_sweep("nobody's") == 0
+
+
+async def test_open_turn_says_what_it_waits_for_and_who_drives_its_run(
+    store: RunStore, subject: str, clock: ManualClock
+) -> None:
+    await store.record_turn(subject, make_turn())
+    posted = clock.at
+    clock.at += 10
+    await store.hold_turn(subject, 1, PauseCause.CUSTOMER_DOWN)
+    clock.at += 5
+    assert await store.open_turns([subject, "unknown"]) == [
+        OpenTurn(subject, 1, posted, PauseCause.CUSTOMER_DOWN, posted + 10, 45.0, 15.0)
+    ]
+    await store.hold_turn(subject, 1, None)
+    lease = await store.take_lease()
+    clock.at += 70
+    (turn,) = await store.open_turns([subject])
+    assert (turn.held, turn.held_at, turn.lease_left_s, turn.lease_heard_s) == (None, None, -10, 70)
+    await store.release_lease(lease)
+    (turn,) = await store.open_turns([subject])
+    assert (turn.lease_left_s, turn.lease_heard_s) == (None, None)
+
+
+async def test_turn_is_open_until_it_is_answered_or_its_session_ends(
+    store: RunStore, epoch: Epoch
+) -> None:
+    subjects = [f"{run_id(n)}.1" for n in (1, 2, 3)]
+    for n, subject in enumerate(subjects, 1):
+        await store.open_attempt(run_id(n), epoch, make_inputs(subject))
+        await store.record_turn(subject, make_turn())
+    await store.append_event(subjects[0], make_replied(2, end=None))
+    await store.end_solving(subjects[1], SolveEnd.TIME_LIMIT)
+    assert [turn.subject for turn in await store.open_turns(subjects)] == [subjects[2]]
+    assert await store.open_turns([]) == []
+    many = [f"{run_id(n)}.9" for n in range(250)]
+    assert len(await store.open_turns([*many, subjects[2]])) == 1
+
+
+async def test_hold_of_an_answered_or_unknown_turn_changes_nothing(
+    store: RunStore, subject: str
+) -> None:
+    await store.record_turn(subject, make_turn())
+    await store.append_event(subject, make_replied(2, end=None))
+    with store.changed.watch(("holds",)) as news:
+        await store.hold_turn(subject, 1, PauseCause.RATE_LIMIT)
+        await store.hold_turn(subject, 9, PauseCause.RATE_LIMIT)
+        await store.hold_turn(subject, 1, None)
+        assert not news.is_set()
+    assert await store.open_turns([subject]) == []
+
+
+async def test_hold_wakes_those_who_watch_turns(store: RunStore, subject: str) -> None:
+    await store.record_turn(subject, make_turn())
+    for cause in (PauseCause.RATE_LIMIT, None):
+        with store.changed.watch(("holds",)) as news:
+            await store.hold_turn(subject, 1, cause)
+            assert news.is_set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from fde_ray.store.runs import Epoch, RunStore, woken
-from tests.store.builders import make_inputs, run_id
+from tests.store.builders import make_inputs, make_part, run_id
 
 
 async def post_three(store: RunStore, epoch: Epoch) -> None:
@@ -56,3 +56,11 @@ async def test_reader_is_woken_after_the_row_is_there(store: RunStore, subject: 
         await store.mark_agent_started(subject)
         assert await waiting
         assert len(await store.read_inbox()) == 1
+
+
+async def test_each_new_part_is_told_and_wakes_no_session(store: RunStore, subject: str) -> None:
+    with store.changed.watch(("session", subject)) as news:
+        for part in (make_part(0), make_part(1), make_part(1)):
+            await store.record_part(subject, "final", part)
+        assert not news.is_set()
+    assert [row.kind for row in await store.read_inbox()] == ["part", "part"]

@@ -69,3 +69,32 @@ async def test_held_clocks_are_counted_by_cause(store: RunStore, subject: str) -
     assert await store.held() == {PauseCause.PROVIDER: 1}
     await store.close_pause(subject)
     assert await store.held() == {}
+
+
+async def test_a_pause_that_began_earlier_covers_no_other(
+    store: RunStore, subject: str, clock: ManualClock
+) -> None:
+    await store.open_pause(subject, PauseCause.PROVIDER, 7.0)
+    await store.close_pause(subject, 9.0)
+    assert await store.open_pause(subject, PauseCause.OUTAGE, 7.0) == 9.0
+    await store.close_pause(subject, 12.0)
+    found = [(p.cause, p.opened_at, p.closed_at) for p in await store.pauses(subject)]
+    assert found == [(PauseCause.PROVIDER, 7.0, 9.0), (PauseCause.OUTAGE, 9.0, 12.0)]
+
+
+async def test_a_pause_is_closed_by_who_knows_its_cause(store: RunStore, subject: str) -> None:
+    await store.open_pause(subject, PauseCause.PROVIDER)
+    assert not await store.close_pause(subject, cause=PauseCause.RATE_LIMIT)
+    assert await store.open_cause(subject) is PauseCause.PROVIDER
+    assert await store.close_pause(subject, cause=PauseCause.PROVIDER)
+    assert await store.open_cause(subject) is None
+
+
+async def test_a_pause_ends_with_the_solving(
+    store: RunStore, subject: str, clock: ManualClock
+) -> None:
+    await store.open_pause(subject, PauseCause.PROVIDER)
+    clock.at += 5
+    await store.end_solving(subject, SolveEnd.TIME_LIMIT)
+    (pause,) = await store.pauses(subject)
+    assert pause.closed_at == clock.at

@@ -53,7 +53,13 @@ async def test_run_goes_from_queued_to_done(store: RunStore, epoch: Epoch) -> No
         0.5,
         True,
     )
-    assert [row.kind for row in await store.read_inbox()] == ["started", "turn", "exit", "commit"]
+    assert [row.kind for row in await store.read_inbox()] == [
+        "started",
+        "turn",
+        "exit",
+        "part",
+        "commit",
+    ]
     (line,) = await store.costs_of_run(run)
     assert (line.role, line.calls, line.cost_nanousd, line.offline_calls) == ("agent", 1, 5, 1)
     assert await store.costs_of_sweep("demo") == [line]
