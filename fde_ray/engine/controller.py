@@ -7,22 +7,18 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fde_ray.model.base import canonical_json
 from fde_ray.model.errors import UserError
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.result import CostLine
 from fde_ray.model.specs import SweepSpec
 from fde_ray.model.states import GradeState, PauseCause, Phase
-from fde_ray.scaffolds import scaffold
-from fde_ray.store.objects import layout
 from fde_ray.store.runs import SweepRow, SweepRun
 from fde_ray.store.runs.scheduling import BreakerRow
-from fde_ray.store.sweep_runs import write_runs
 
-from .drift import change_of, material_of
+from .drift import change_of
 from .marks import Marks
-from .planning import Planner, plan_sweep
 from .runtime import Runtime
+from .submission import Submission, planned
 
 log = logging.getLogger(__name__)
 
@@ -67,20 +63,11 @@ class Controller:
 
     def plan(self, spec: SweepSpec) -> tuple[RunPlan, ...]:
         """Return the planned runs of a spec; nothing is stored."""
-        pack = self._runtime.pack(spec.prompt_pack)
-        return plan_sweep(spec, Planner(self._runtime.cases, pack, scaffold))
+        return planned(self._runtime, spec)
 
     async def submit(self, spec: SweepSpec) -> bool:
         """Store a sweep and want its runs; False = the same sweep was there before."""
-        plans = self.plan(spec)
-        document = resolved(spec, plans)
-        tenant = self._runtime.tenant
-        new = await self._store.submit_sweep(tenant, spec.name, document, plans)
-        await self._runtime.objects.create(
-            layout.spec_key(tenant, spec.name, 1), canonical_json(document).encode()
-        )
-        await write_runs(self._runtime.objects, tenant, spec.name, plans)
-        return new
+        return await Submission(self._runtime).submit(spec)
 
     async def check(self, name: str) -> None:
         """UserError unless the material that the sweep was planned with is what is here."""
@@ -125,7 +112,7 @@ class Controller:
         tenant = self._runtime.tenant
         left = await self._store.open_work(name, tenant=tenant)
         if not left:
-            return True
+            return not await self._store.released_runs()
         state = (await self._store.sweep(name, tenant=tenant)).state
         if state == "cancelled":
             # What others want as well goes on without this sweep.
@@ -151,8 +138,7 @@ class Controller:
 
     async def plans_of(self, name: str) -> tuple[RunPlan, ...]:
         """Return the plans of a stored sweep, in its order."""
-        runs = await self._store.runs_of_sweep(name, tenant=self._runtime.tenant)
-        return tuple([await self._store.plan(run.run_id, run.grade_id) for run in runs])
+        return tuple(await self._store.plans_of_sweep(name, tenant=self._runtime.tenant))
 
     async def pause(self, name: str) -> None:
         """Admit no further run; live ones finish."""
@@ -172,11 +158,6 @@ class Controller:
     async def cancel(self, name: str) -> None:
         """Release the sweep's wants; a run stops when nobody else wants it."""
         await self._store.set_sweep_state(name, "cancelled", tenant=self._runtime.tenant)
-
-
-def resolved(spec: SweepSpec, plans: Sequence[RunPlan]) -> dict[str, object]:
-    """Return the spec as it is stored: with the hashes of all that it rests upon."""
-    return {**spec.jsonable(), "resolved": material_of(plans)}
 
 
 def _waits(phase: Phase) -> bool:

@@ -57,6 +57,12 @@ _UNWANTED = Statement(
     .where(_LIVE | (_R.phase == Phase.QUEUED.value), ~_WANTED)
     .order_by(_W.place)
 )
+_RELEASED = Statement(
+    select(*_ROW)
+    .select_from(schema.released.join(schema.runs, _R.run_id == schema.released.c.run_id))
+    .where(_LIVE | (_R.phase == Phase.QUEUED.value), ~_WANTED)
+    .order_by(_R.place)
+)
 _PENDING = Statement(
     select(_G.run_id, _G.grade_id, _R.phase)
     .select_from(schema.grades.join(schema.runs, _G.run_id == _R.run_id))
@@ -118,17 +124,20 @@ class Admission:
         return [task_of(row) for row in await self._db.read(lambda t: t.all(_LIVE_RUNS))]
 
     async def unwanted_runs(self) -> list[RunRow]:
-        """Return unfinished runs that only cancelled sweeps want."""
+        """Return unfinished runs that only cancelled sweeps want, or nobody any more."""
 
         # Begins at the cancelled sweeps, which are few, and not at the queued runs.
         def query(t: Transaction) -> dict[str, Any]:
-            return {
-                row[0]: row
-                for tenant, name in t.all(_CANCELLED)
-                for row in t.all(_UNWANTED, tenant_=tenant, name_=name)
-            }
+            found = {row[0]: row for row in t.all(_RELEASED)}
+            for tenant, name in t.all(_CANCELLED):
+                found |= {row[0]: row for row in t.all(_UNWANTED, tenant_=tenant, name_=name)}
+            return found
 
         return [RunRow.of(row) for row in (await self._db.read(query)).values()]
+
+    async def released_runs(self) -> list[RunRow]:
+        """Return unfinished runs that nobody wants since a sweep changed its spec."""
+        return [RunRow.of(row) for row in await self._db.read(lambda t: t.all(_RELEASED))]
 
     async def is_wanted(self, run_id: str) -> bool:
         return await self._db.read(lambda t: t.one(_IS_WANTED, run_id_=run_id)) is not None

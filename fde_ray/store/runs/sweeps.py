@@ -28,7 +28,7 @@ LOCAL = "local"
 
 _SW, _W, _R, _G = schema.sweeps.c, schema.wants.c, schema.runs.c, schema.grades.c
 _THIS = (_SW.tenant == b("tenant_")) & (_SW.name == b("name_"))
-_SWEEP = Statement(select(_SW.tenant, _SW.name, _SW.spec, _SW.state, _SW.created_at).where(_THIS))
+SWEEP = Statement(select(_SW.tenant, _SW.name, _SW.spec, _SW.state, _SW.created_at).where(_THIS))
 _SWEEPS = Statement(
     select(_SW.tenant, _SW.name, _SW.spec, _SW.state, _SW.created_at).order_by(
         _SW.created_at, _SW.tenant, _SW.name
@@ -179,15 +179,15 @@ class Sweeps:
         text, now = canonical_json(dict(spec)), self._clock.now()
 
         def change(t: Transaction) -> bool:
-            known = t.one(_SWEEP, tenant_=tenant, name_=name)
+            known = t.one(SWEEP, tenant_=tenant, name_=name)
             if known is not None:
                 _refuse_other_spec(name, known[2], text)
                 return False
             t.run(_ADD_TENANT, tenant=tenant, created_at=now)
             t.run(_ADD_SWEEP, tenant=tenant, name=name, spec=text, state="running", created_at=now)
             for place, plan in enumerate(plans):
-                _add_plan(t, tenant, name, place, plan, now)
-            _revive(t, tenant, name, now)
+                add_plan(t, tenant, name, place, plan, now)
+            revive(t, tenant, name, now)
             t.wake(("sweeps",))
             return True
 
@@ -195,9 +195,9 @@ class Sweeps:
 
     async def sweep(self, name: str, *, tenant: str = LOCAL) -> SweepRow:
         """UserError when no sweep has this name."""
-        row = await self._db.read(lambda t: t.one(_SWEEP, tenant_=tenant, name_=name))
+        row = await self._db.read(lambda t: t.one(SWEEP, tenant_=tenant, name_=name))
         if row is None:
-            raise _unknown(name)
+            raise unknown_sweep(name)
         return _sweep_row(row)
 
     async def sweeps(self) -> list[SweepRow]:
@@ -210,9 +210,9 @@ class Sweeps:
 
         def change(t: Transaction) -> None:
             if not t.run(_SET_STATE, tenant_=tenant, name_=name, state=state):
-                raise _unknown(name)
+                raise unknown_sweep(name)
             if state == "running":
-                _revive(t, tenant, name, now)
+                revive(t, tenant, name, now)
             else:
                 t.run(_WITHDRAW, granted_at=None)
             t.wake(("sweeps",))
@@ -277,9 +277,7 @@ def views_of(t: Transaction, run_id: str) -> list[tuple[str, SweepRun]]:
     return [(row[-1], SweepRun.of(row[:-1])) for row in t.all(_WANTING, run_id_=run_id)]
 
 
-def _add_plan(
-    t: Transaction, tenant: str, name: str, place: int, plan: RunPlan, now: float
-) -> None:
+def add_plan(t: Transaction, tenant: str, name: str, place: int, plan: RunPlan, now: float) -> None:
     text = plan.model_dump_json()
     added = t.run(
         _ADD_RUN,
@@ -324,7 +322,7 @@ def _add_plan(
     )
 
 
-def _revive(t: Transaction, tenant: str, name: str, now: float) -> None:
+def revive(t: Transaction, tenant: str, name: str, now: float) -> None:
     t.run(
         _REVIVE,
         tenant_=tenant,
@@ -344,7 +342,7 @@ def _sweep_row(row: Any) -> SweepRow:
     return SweepRow(row[0], row[1], json.loads(row[2]), row[3], row[4])
 
 
-def _unknown(name: str) -> UserError:
+def unknown_sweep(name: str) -> UserError:
     return UserError(
         f"there is no sweep named {shortened(name, 63)!r}; see `fde-ray sweep status`."
     )
@@ -356,7 +354,8 @@ def _refuse_other_spec(name: str, known: str, given: str) -> None:
     where, old, new = spec_difference(json.loads(known), json.loads(given)) or ("", "", "")
     raise UserError(
         f"sweep {name!r} exists with another spec: {where or 'the document'} is"
-        f" {_spelled(old)} there and {_spelled(new)} here; choose another name."
+        f" {_spelled(old)} there and {_spelled(new)} here; choose another name, or change the"
+        " sweep with --replace (`fde-ray sweep diff` shows what that does)."
     )
 
 
