@@ -142,3 +142,25 @@ def _as(who: tuple[int, int] | None) -> list[str]:
     """Return the command prefix that changes the user and lets no server outlive the tests."""
     change = [] if who is None else [f"--reuid={who[0]}", f"--regid={who[1]}", "--clear-groups"]
     return ["setpriv", "--pdeathsig", "INT", *change, "--"]
+
+
+def with_password(server: Server, role: str, password: str) -> str:
+    """Make a role that must give a password, and return its URL of a database of its own."""
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{password}'")  # type: ignore[arg-type]
+        connection.execute(f"CREATE DATABASE {role} OWNER {role}")  # type: ignore[arg-type]
+    rules = server.folder / "data" / "pg_hba.conf"
+    rules.write_text(f"local all {role} scram-sha-256\n" + rules.read_text())
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute("SELECT pg_reload_conf()")
+    return f"postgresql://{role}@/{role}?host={server.folder}"
+
+
+def lacking_rights(server: Server) -> str:
+    """Return the URL of a user who may look at an empty database and do nothing else."""
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute("CREATE ROLE onlooker LOGIN")
+        connection.execute("CREATE DATABASE looked_at")
+    with psycopg.connect(server.url("looked_at"), autocommit=True) as connection:
+        connection.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    return f"postgresql://onlooker@/looked_at?host={server.folder}"

@@ -25,9 +25,9 @@ class Finding(NamedTuple):
 def doctor(profile: ProfileOption = None, json_: JsonOption = False) -> None:
     """Say what works on this machine, and what to do about the rest.
 
-    Looks at Python, the sandbox, the state folder, the object store (by writing and removing an
-    object) and the cases, and whether each model endpoint has its key and can be connected to;
-    calls no model.
+    Looks at Python, the sandbox, the state folder, the run store, the object store (by writing and
+    removing an object) and the cases, and whether each model endpoint has its key and can be
+    connected to; calls no model.
 
     Example: fde-ray doctor
     """
@@ -49,6 +49,7 @@ async def _findings(profile: Profile) -> list[Finding]:
     python = ".".join(map(str, sys.version_info[:3]))
     found = [Finding("python", sys.version_info >= (3, 11), python)]
     found.append(_state_folder(profile))
+    found.append(await _store(profile))
     found.append(await _objects(profile))
     found.append(_cases(profile))
     found.append(await _sandbox(profile))
@@ -68,6 +69,22 @@ def _state_folder(profile: Profile) -> Finding:
         return Finding("state folder", False, str(error))
     free = shutil.disk_usage(home.root).free / 2**30
     return Finding("state folder", free > 1, f"{home.root} ({free:.0f} GiB free)")
+
+
+async def _store(profile: Profile) -> Finding:
+    import os
+
+    from fde_ray.engine.home import home_of
+    from fde_ray.model.errors import FdeRayError
+    from fde_ray.store.runs import StoreLocation
+    from fde_ray.store.runs.checking import checked_store
+
+    try:
+        location = StoreLocation.chosen(profile.store, home_of(profile, os.environ).database)
+        place = await checked_store(location)
+    except FdeRayError as error:
+        return Finding("run store", False, str(error))
+    return Finding("run store", True, place)
 
 
 async def _objects(profile: Profile) -> Finding:

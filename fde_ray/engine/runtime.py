@@ -114,8 +114,8 @@ async def opened_runtime(
     home = home_of(profile, environ)
     cases = cases or CasesWhenNeeded(lambda: cases_of(profile))
     async with AsyncExitStack() as stack:
-        location = StoreLocation(str(home.database))
-        store = await stack.enter_async_context(RunStore.at(location, clock))
+        location = StoreLocation.chosen(profile.store, home.database)
+        store = await stack.enter_async_context(RunStore.at(location, clock, environ))
         objects = await stack.enter_async_context(
             opened_objects(profile.objects, home.objects, environ)
         )

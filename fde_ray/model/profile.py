@@ -9,6 +9,7 @@ from pydantic import Field
 from .base import Record
 from .objects import ObjectsProfile
 from .scheduling import SchedulingProfile
+from .stores import StoreProfile
 from .units import Duration, parse_duration
 
 
@@ -62,6 +63,8 @@ class Profile(Record):
     tenant: str = Field(default="local", pattern=r"^[a-z0-9-]{1,40}$")
     home: str | None = None
     """State folder; None = $FDE_RAY_HOME, else ~/.fde-ray."""
+    store: StoreProfile | None = None
+    """The run store, a PostgreSQL database; None = a SQLite file in the state folder."""
     objects: ObjectsProfile | None = None
     """The object store; None = a folder below the state folder."""
     cases: str | None = None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from fde_ray.model.errors import UserError
+from fde_ray.model.stores import PostgresProfile
 
 from .dialects import Dialect
 from .dialects.sqlite import SqliteDialect
@@ -22,23 +24,41 @@ class StoreLocation(NamedTuple):
     connections: int = 4
     """How many one process opens to a server, beside the one that keeps its leases."""
 
-    def dialect(self) -> Dialect:
+    @classmethod
+    def chosen(cls, profile: PostgresProfile | None, file: Path) -> Self:
+        """Return the place that a profile names; None = the file."""
+        if profile is None:
+            return cls(str(file))
+        return cls(profile.url, profile.password_env, profile.password_file, profile.connections)
+
+    def dialect(
+        self, environ: Mapping[str, str] | None = None, *, patience_s: float | None = None
+    ) -> Dialect:
+        """environ: where `password_env` is looked up; None = this process. patience_s: how long a
+        call waits for a store that is away or busy; None = as shipped."""
+        waits = {} if patience_s is None else {"patience_s": patience_s}
         if not self.url.startswith(POSTGRESQL):
-            return SqliteDialect(Path(self.url))
+            return SqliteDialect(Path(self.url), **waits)
         from .dialects.postgresql import PostgresDialect  # noqa: PLC0415 - a laptop needs no driver
 
-        return PostgresDialect(self.url, password=self._password, connections=self.connections)
+        where = os.environ if environ is None else environ
+        return PostgresDialect(
+            self.url,
+            password=lambda: self._password(where),
+            connections=self.connections,
+            **waits,
+        )
 
-    def _password(self) -> str | None:
+    def _password(self, environ: Mapping[str, str]) -> str | None:
         if self.password_env is not None:
-            if (found := os.environ.get(self.password_env)) is None:
-                raise UserError(f"the store's password variable {self.password_env} is not set.")
+            if (found := environ.get(self.password_env)) is None:
+                raise UserError(f"{self.password_env}, the store's password, is not set.")
             return found
         if self.password_file is None:
             return None
         try:
-            return Path(self.password_file).expanduser().read_text(encoding="utf-8").strip("\n")
-        except OSError as error:
+            return Path(self.password_file).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
             raise UserError(
-                f"the store's password file {self.password_file} cannot be read: {error.strerror}."
+                f"the file of the store's password, {self.password_file}, cannot be read."
             ) from error

@@ -168,7 +168,7 @@ async def migrate(
     UserError when it was changed in a way that this program cannot live with.
     """
     newest = migrations[-1].version
-    version, least = await database.read(_versions)
+    version, least = await database.read(versions)
     if least > newest:
         raise UserError(
             f"the run store {database.dialect.place} was written by a newer fde_ray"
@@ -179,7 +179,7 @@ async def migrate(
             await database.write(lambda t, m=migration: _step(t, m, now))  # type: ignore[misc]
 
 
-def _versions(transaction: Transaction) -> tuple[int, int]:
+def versions(transaction: Transaction) -> tuple[int, int]:
     """Return the version of the tables, and the least one that can work with them."""
     names = transaction.table_names()
     if not names:
@@ -195,7 +195,7 @@ def _versions(transaction: Transaction) -> tuple[int, int]:
 def _step(transaction: Transaction, migration: Migration, now: float) -> None:
     transaction.lock_schema()
     # Another process may have come first while this one waited.
-    if _versions(transaction)[0] >= migration.version:
+    if versions(transaction)[0] >= migration.version:
         return
     migration.apply(transaction)
     transaction.run(_RECORD, version=migration.version, name=migration.name, at=now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,7 +15,7 @@ from .admission import Admission
 from .calls import Calls
 from .database import Database
 from .dialects import Dialect
-from .dialects.sqlite import BUSY_TIMEOUT_S, SqliteDialect
+from .dialects.sqlite import PATIENCE_S, SqliteDialect
 from .dialogues import Dialogues
 from .generations import Generations
 from .grades import Grades
@@ -59,7 +60,7 @@ class RunStore(
         place: Path | Dialect,
         clock: Clock | None = None,
         *,
-        busy_timeout_s: float = BUSY_TIMEOUT_S,
+        busy_timeout_s: float = PATIENCE_S,
     ) -> None:
         self._db = Database(
             SqliteDialect(place, busy_timeout_s) if isinstance(place, Path) else place
@@ -70,8 +71,14 @@ class RunStore(
         self._boots = set()
 
     @classmethod
-    def at(cls, location: StoreLocation, clock: Clock | None = None) -> Self:
-        return cls(location.dialect(), clock)
+    def at(
+        cls,
+        location: StoreLocation,
+        clock: Clock | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> Self:
+        """environ: where a password may be; None = this process."""
+        return cls(location.dialect(environ), clock)
 
     @property
     def changed(self) -> Notifier:
@@ -83,6 +90,7 @@ class RunStore(
     async def open(self) -> Self:
         self._db.dialect.prepare()
         await self._db.open()
+        await self._db.read(self._db.dialect.check)
         await migrate(self._db, self._clock.now())
         return self
 

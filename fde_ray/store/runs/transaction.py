@@ -66,6 +66,10 @@ class Transaction:
         """Return the time of the database now, UTC."""
         return self._dialect.time(self._connection)
 
+    def fetch(self, sql: str) -> Any:
+        """Return the first row of a query in the database's own words, or None."""
+        return self._execute(sql).fetchone()
+
     def raw(self, sql: str) -> None:
         """Execute a statement of a migration, written in SQLite's words."""
         self._execute(self._dialect.spelled(sql))

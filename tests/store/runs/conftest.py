@@ -12,7 +12,6 @@ import pytest
 
 from fde_ray.store.runs import RunStore, StoreLocation
 from fde_ray.store.runs.dialects import Dialect
-from fde_ray.store.runs.dialects.sqlite import SqliteDialect
 from tests.postgresql import Server
 from tests.store.builders import ManualClock
 
@@ -71,10 +70,7 @@ def location(request: pytest.FixtureRequest, tmp_path: Path, empty_store: Path) 
 @pytest.fixture
 def dialect(location: StoreLocation) -> Dialect:
     """One that does not wait long for others."""
-    found = location.dialect()
-    if isinstance(found, SqliteDialect):
-        return SqliteDialect(found.path, busy_timeout_s=2)
-    return found
+    return location.dialect(patience_s=2)
 
 
 @pytest.fixture

@@ -65,6 +65,14 @@ class Dialect(Compiler, Protocol):
         """Whether writers run side by side. False = they come one after the other."""
         ...
 
+    def exists(self) -> bool:
+        """Whether there is something to look at; a server always is."""
+        ...
+
+    def check(self, t: Transaction) -> None:
+        """UserError says why this program could not use the database, before it changes any."""
+        ...
+
     def prepare(self) -> None:
         """Make what must be there before the first connection."""
         ...

@@ -21,7 +21,8 @@ from fde_ray.store.runs.transaction import Transaction
 from . import Written
 
 T = TypeVar("T")
-BUSY_TIMEOUT_S = 20.0
+PATIENCE_S = 20.0
+"""How long a call waits for the write lock."""
 
 SQLALCHEMY = SQLiteDialect_pysqlite()
 _PRAGMAS = (
@@ -42,12 +43,18 @@ class SqliteDialect:
     connections = 1
     has_row_locks = False
 
-    def __init__(self, path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        self.path, self.busy_timeout_s = path, busy_timeout_s
+    def __init__(self, path: Path, patience_s: float = PATIENCE_S) -> None:
+        self.path, self.patience_s = path, patience_s
 
     @property
     def place(self) -> str:
         return str(self.path)
+
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    def check(self, t: Transaction) -> None:
+        """Nothing more than that it opens."""
 
     def prepare(self) -> None:
         folder = self.path.parent
@@ -133,7 +140,7 @@ def _connected(dialect: SqliteDialect) -> sqlite3.Connection:
     """Open the file in autocommit mode: transactions are begun and ended by hand."""
     connection = sqlite3.connect(
         dialect.path,
-        timeout=dialect.busy_timeout_s,
+        timeout=dialect.patience_s,
         isolation_level=None,
         check_same_thread=False,
         cached_statements=512,
