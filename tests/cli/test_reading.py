@@ -166,7 +166,8 @@ def test_an_empty_state_folder_leads_to_the_demo(empty_home: Path, cli: CommandL
 
 def test_doctor_finds_python_state_cases_and_sandbox(empty_home: Path, cli: CommandLine) -> None:
     found = {one["what"]: one["ok"] for one in cli("doctor", "--json").json}
-    assert set(found) == {"python", "state folder", "object store", "cases", "sandbox"}
+    places = {"state folder", "run store", "object store"}
+    assert set(found) == places | {"python", "cases", "sandbox"}
     assert found["python"]
     assert found["cases"]
 
