@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import case, demo, doctor, report, results, run, sweep
+from . import case, comparing, demo, doctor, report, results, run, sweep
 from .exits import ended
 from .output import readable
 
@@ -27,6 +27,7 @@ app = typer.Typer(
     "done, 2 something to mend, 130 interrupted.",
 )
 app.command(name="demo")(demo.demo)
+sweep.app.command(name="diff")(comparing.diff)
 app.add_typer(sweep.app, name="sweep")
 app.add_typer(run.app, name="run")
 app.add_typer(results.app, name="results")

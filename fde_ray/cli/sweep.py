@@ -76,7 +76,20 @@ def submit(
     no_run: Annotated[
         bool, typer.Option("--no-run", help="Only store the sweep; `sweep resume` runs it.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Same as `sweep plan`.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Same as `sweep plan`; for a sweep that is there, as `sweep diff`."
+        ),
+    ] = False,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            help="Change the spec of the sweep of this name; equal runs and grades are kept.",
+        ),
+    ] = False,
+    engine: EngineOption = None,
     unsafe: UnsafeOption = False,
 ) -> None:
     """Store a sweep and run it here to its end. The same spec again goes on where it stopped.
@@ -96,8 +109,12 @@ def submit(
     document = chosen_spec(spec, case, chosen, only_available=available)
     name = document.name
     if dry_run:
-        wait_for(show_plan(chosen, document, json_=json_))
+        wait_for(_show(chosen, document, json_=json_))
         return
+    if replace:
+        from .comparing import replaced
+
+        wait_for(replaced(chosen, document))
     if no_run:
         new = wait_for(_stored(chosen, document))
         if json_:
@@ -273,6 +290,18 @@ async def show_plan(profile: Profile, spec: SweepSpec, *, json_: bool) -> None:
     hours = spec.limits.time * len(plans) / 3600
     say(f"{len(plans)} runs, at most {hours:,.1f} hours of agent time")
     note(f"nothing is stored yet; next: {program()} sweep submit, with the same arguments")
+
+
+async def _show(profile: Profile, spec: SweepSpec, *, json_: bool) -> None:
+    from .comparing import show_comparison
+    from .setting import system
+
+    async with system(profile) as runtime:
+        known = {sweep.name for sweep in await runtime.store.sweeps()}
+    if spec.name in known:
+        await show_comparison(profile, spec.name, spec, json_=json_)
+    else:
+        await show_plan(profile, spec, json_=json_)
 
 
 async def _stored(profile: Profile, spec: SweepSpec) -> bool:

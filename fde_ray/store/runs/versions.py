@@ -35,6 +35,9 @@ _STANDINGS = Statement(
     .select_from(schema.runs.join(schema.grades, _G.run_id == _R.run_id))
     .where(_R.tenant == b("tenant_"))
 )
+_LOCK = Statement(
+    select(_SW.name).where(_SW.tenant == b("tenant_"), _SW.name == b("name_")).with_for_update()
+)
 _PAIRS = Statement(select(_W.run_id, _W.grade_id).where(_HERE))
 _SET_SPEC = updating(
     schema.sweeps, _SW.tenant == b("tenant_"), _SW.name == b("name_"), columns=("spec",)
@@ -112,6 +115,7 @@ class Versions:
         wanted = {(plan.run_id, plan.grade_id) for plan in plans}
 
         def change(t: Transaction) -> Replaced:
+            t.hold(_LOCK, tenant_=tenant, name_=name)
             row = t.one(SWEEP, tenant_=tenant, name_=name)
             if row is None:
                 raise unknown_sweep(name)
