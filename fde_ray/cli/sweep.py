@@ -89,7 +89,6 @@ def submit(
             help="Change the spec of the sweep of this name; equal runs and grades are kept.",
         ),
     ] = False,
-    engine: EngineOption = None,
     unsafe: UnsafeOption = False,
 ) -> None:
     """Store a sweep and run it here to its end. The same spec again goes on where it stopped.
