@@ -16,7 +16,7 @@ from fde_ray.model.errors import StoreError
 from fde_ray.store.runs import OpenTurn, RunStore, woken
 
 from .clocks import SessionClocks
-from .pauses import turn_wait
+from .pauses import doubtful_s, turn_wait
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +62,17 @@ class OpenTurns:
         """Learn what another replica knows of the session, if its clock stands still for that."""
         if await self._clocks.is_paused_elsewhere(subject):
             await self.recall(subject)
+
+    async def doubtful_s(self, subject: str) -> float:
+        """Return how long the session's turn has waited for a supervisor that may be dead.
+
+        A wait that is beyond doubt is a pause when this returns.
+        """
+        doubt_s = 0.0
+        for turn in await self._store.open_turns([subject]):
+            await self._settle(turn)
+            doubt_s += doubtful_s(turn, self._clock.now())
+        return doubt_s
 
     async def watch(self) -> None:
         """Look after all open turns until cancelled; without any, nothing is read."""

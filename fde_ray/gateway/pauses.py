@@ -16,6 +16,9 @@ from fde_ray.model.result import Pause
 from fde_ray.model.states import PauseCause
 from fde_ray.store.runs import OpenTurn
 
+UNHEARD_S = 20.0
+"""A lease is renewed each 10 s; the holder of one that missed two renewals may be dead."""
+
 
 class Activity(Record):
     """The requests of one session, by id. An id stands in at most one of the three."""
@@ -121,6 +124,14 @@ def turn_wait(turn: OpenTurn, supervised_at: float | None, now: float) -> Wait |
         return Wait(turn.held, max(turn.posted_at, turn.held_at or now))
     since = supervised_at if turn.lease_heard_s is None else now - turn.lease_heard_s
     return Wait(PauseCause.NO_SUPERVISOR, max(turn.posted_at, since or 0.0))
+
+
+def doubtful_s(turn: OpenTurn, now: float) -> float:
+    """Return how much of the time up to now is a pause, should the lease turn out to be dead."""
+    left, heard = turn.lease_left_s, turn.lease_heard_s
+    if turn.held is not None or left is None or left <= 0 or heard is None or heard < UNHEARD_S:
+        return 0.0
+    return max(0.0, min(heard, now - turn.posted_at))
 
 
 class ClockTotals(NamedTuple):

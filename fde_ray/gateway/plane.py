@@ -135,7 +135,7 @@ class Plane:
         if session.is_solving:
             await self.open_turns.catch_up(subject)
             await self.clocks.confirm(subject, beat.held)
-        totals = await self.clocks.totals(session)
+        totals = await self._totals(session)
         session = await self._enforce_clock(session, totals)
         self.clocks.heard(subject, beat.cpu_s, beat.rss_bytes)
         reason = stop_reason(session)
@@ -238,7 +238,7 @@ class Plane:
         claims = self._signer.verify(bearer)
         session = await self._sessions.find(claims.sub)
         if session is not None and session.is_solving and self._may_be_over(session):
-            session = await self._enforce_clock(session, await self.clocks.totals(session))
+            session = await self._enforce_clock(session, await self._totals(session))
         return Caller(claims, check(claims, session, action))
 
     def _may_be_over(self, session: Session) -> bool:
@@ -246,6 +246,15 @@ class Plane:
         if session.started_at is None:
             return False
         return self._clock.now() - session.started_at >= session.inputs.limits.time_s
+
+    async def _totals(self, session: Session) -> ClockTotals:
+        """Return the clock. What may yet become a pause does not count against the limit."""
+        totals = await self.clocks.totals(session)
+        if totals.charged_s < session.inputs.limits.time_s:
+            return totals
+        doubt_s = await self.open_turns.doubtful_s(session.subject)
+        totals = await self.clocks.totals(session)
+        return totals._replace(charged_s=totals.charged_s - doubt_s)
 
     async def _enforce_clock(self, session: Session, totals: ClockTotals) -> Session:
         limits = session.inputs.limits

@@ -11,7 +11,7 @@ import pytest
 
 from fde_ray.gateway import app
 from fde_ray.gateway.messages import Heartbeat, HeartbeatReply
-from fde_ray.gateway.pauses import turn_wait
+from fde_ray.gateway.pauses import doubtful_s, turn_wait
 from fde_ray.gateway.plane import Plane
 from fde_ray.metering import places
 from fde_ray.metering.ledger import MeteredChat
@@ -350,6 +350,31 @@ async def test_an_agent_at_work_is_charged_whoever_supervises(bench: Bench) -> N
     assert (said.charged_s, said.paused_s) == (55, 300)
 
 
+async def test_rule_05_no_run_is_ended_while_its_supervisor_may_be_dead(bench: Bench) -> None:
+    token = await bench.started()
+    await bench.plane.post_turn(token, turn())
+    bench.clock.at += 30
+    await bench.store.take_lease()
+    bench.clock.at += 32
+    said = await beat(bench, token)
+    assert (said.state, said.remaining_s) == ("run", 30)
+    assert (await bench.plane.turn_reply(token, 1, 0)).status == "pending"
+    bench.clock.at += 29
+    await bench.plane.open_turns.look()
+    said = await beat(bench, token)
+    assert (said.state, said.charged_s, said.paused_s) == ("run", 30, 61)
+
+
+async def test_a_supervisor_that_lives_is_no_excuse(bench: Bench) -> None:
+    token = await bench.started()
+    await bench.plane.post_turn(token, turn())
+    bench.clock.at += 50
+    await bench.store.take_lease()
+    bench.clock.at += 10
+    said = await beat(bench, token)
+    assert (said.state, said.reason, said.charged_s) == ("stop", "time_limit", 60)
+
+
 def an_open_turn(**changes: Any) -> OpenTurn:
     plain = OpenTurn(SOLVE, 1, 100.0, None, None, 30.0, 30.0)
     return plain._replace(**changes)
@@ -377,6 +402,22 @@ def test_what_a_turn_waits_for_is_read_from_its_row(
 ) -> None:
     found = turn_wait(turn, supervised_at, 200.0)
     assert (found if not isinstance(wait, PauseCause) else found and found.cause) == wait
+
+
+@pytest.mark.parametrize(
+    ("turn", "doubt_s"),
+    [
+        (an_open_turn(lease_heard_s=19.0), 0),
+        (an_open_turn(lease_heard_s=30.0), 30),
+        (an_open_turn(lease_heard_s=55.0, posted_at=160.0), 40),
+        (an_open_turn(lease_heard_s=55.0, posted_at=300.0), 0),
+        (an_open_turn(lease_heard_s=55.0, held=C), 0),
+        (an_open_turn(lease_heard_s=70.0, lease_left_s=-10.0), 0),
+        (an_open_turn(lease_heard_s=None, lease_left_s=None), 0),
+    ],
+)
+def test_time_is_in_doubt_when_renewals_are_missed(turn: OpenTurn, doubt_s: float) -> None:
+    assert doubtful_s(turn, 200.0) == doubt_s
 
 
 # two replicas
