@@ -48,9 +48,14 @@ class Chronicle:
         return await self._objects.exists(layout.end_key(self._tenant, subject))
 
     async def ended(self, subject: str) -> None:
-        """Write end.json, the dialogue and the calls of a closed session."""
+        """Write end.json, the dialogue and the calls of a closed session, and its manifest when
+        the plane has not come to it."""
         attempt, events, calls, pauses = await self._store.account(subject)
         tenant = self._tenant
+        if attempt.commit is not None:
+            key = layout.manifest_key(tenant, subject, attempt.commit.snapshot)
+            if not await self._objects.exists(key):
+                await self._objects.create(key, canonical_json(attempt.commit).encode())
         if events:
             await self._objects.create(layout.dialogue_key(tenant, subject), _lines(events))
         if calls:
