@@ -70,7 +70,7 @@ class Accounts:
                 return Watched(attempt, None)
             return Watched(attempt, events_of(t, subject))
 
-        return await self._db.read(query)
+        return await self._db.snapshot(query)
 
     async def gradable(self, run_id: str, grade_id: str) -> Gradable:
         """RowMissing when the run has no such grade."""
@@ -80,7 +80,7 @@ class Accounts:
             events = events_of(t, attempts[-1].subject) if attempts else []
             return Gradable(grade_row(t, run_id, grade_id), attempts, events)
 
-        return await self._db.read(query)
+        return await self._db.snapshot(query)
 
     async def evidence(self, run_id: str, grade_id: str, subject: str) -> Evidence:
         """subject: the attempt whose pauses count."""
@@ -93,7 +93,7 @@ class Accounts:
                 [one for one in tries if one.grade_id == grade_id],
             )
 
-        return await self._db.read(query)
+        return await self._db.snapshot(query)
 
     async def account(self, subject: str) -> Account:
         """RowMissing when there is no such session."""
@@ -106,4 +106,4 @@ class Accounts:
                 pauses_of(t, subject),
             )
 
-        return await self._db.read(query)
+        return await self._db.snapshot(query)

@@ -65,7 +65,12 @@ _FINISH = updating(
         "reply",
     ),
 )
-_CLOSE = updating(schema.ledger, _C.state == "started", columns=("state", "finished_at", "detail"))
+_CLOSE = updating(
+    schema.ledger,
+    _C.state == "started",
+    _C.started_at <= b("before_"),
+    columns=("state", "finished_at", "detail"),
+)
 _STATES: dict[str, CallState] = {
     "ok": "finished",
     "unavailable": "failed",
@@ -204,12 +209,22 @@ class Calls:
         rows = await self._db.read(lambda t: t.all(_BY_SWEEP, tenant_=tenant, name_=name))
         return [_line(row) for row in rows]
 
-    async def close_ambiguous(self) -> int:
-        """At start-up: calls that a dead process had in flight may have been charged."""
+    async def close_ambiguous(self, older_than_s: float = 0.0) -> int:
+        """Close calls that a dead process had in flight: they may have been charged.
+
+        older_than_s: leave those that began since; where other processes live, longer than any call
+        takes. A call that was closed too early is put right when it finishes.
+        """
         now = self._clock.now()
         detail = "the process ended while the call was in flight"
         return await self._db.write(
-            lambda t: t.run(_CLOSE, state="ambiguous", finished_at=now, detail=detail)
+            lambda t: t.run(
+                _CLOSE,
+                before_=now - older_than_s,
+                state="ambiguous",
+                finished_at=now,
+                detail=detail,
+            )
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from . import schema
 from .database import Database, Transaction, replacing
+from .leases import LEASE_COUNTER, LOCK_META
 from .migrations import READ_META
 
 _KEY = "generation"
@@ -24,7 +25,13 @@ class Generations:
 
     async def end_generation(self, number: int) -> None:
         """Let this fleet claim nothing more, before another has been begun."""
-        await self._db.write(lambda t: _raised(t) if _current(t) == number else None)
+
+        def change(t: Transaction) -> None:
+            t.hold(LOCK_META, key_=LEASE_COUNTER)
+            if _current(t) == number:
+                _raised(t)
+
+        await self._db.write(change)
 
     async def generation(self) -> int:
         """Return the number of the newest fleet; 0 = there was none yet."""
@@ -37,6 +44,7 @@ def _current(t: Transaction) -> int:
 
 
 def _raised(t: Transaction) -> int:
+    t.hold(LOCK_META, key_=LEASE_COUNTER)
     number = _current(t) + 1
     t.run(_SET, key=_KEY, value=str(number))
     return number

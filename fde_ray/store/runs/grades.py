@@ -148,9 +148,9 @@ class Grades:
         now = self._clock.now()
 
         def change(t: Transaction) -> Finished:
-            row = grade_row(t, run_id, grade_id)
             cleared = {"failure": None, "detail": None} if expect is Phase.QUARANTINED else {}
             move(t, run_id, epoch, expect, Phase.DONE, now, cleared)
+            row = grade_row(t, run_id, grade_id)
             t.run(
                 _FINISH,
                 run_id_=run_id,

@@ -24,6 +24,8 @@ from .migrations import READ_META
 from .rows import Epoch, Lease, LeaseOwner
 
 TTL = timedelta(seconds=60)
+LEASE_COUNTER = "lease_counter"
+"""Key of `meta`: the row that lets in one claim, or one new generation, at a time."""
 
 _S, _M = schema.shards.c, schema.meta.c
 _HOLDERS = Statement(
@@ -59,7 +61,7 @@ _VOID = updating(schema.shards, columns=("epoch", "owner", "expires_at"))
 _EPOCH = Statement(select(_S.epoch).where(_S.shard == b("shard_")).with_for_update(read=True))
 _SET_META = updating(schema.meta, _M.key == b("key_"), columns=("value",))
 _PUT_META = replacing(schema.meta, "key", "value")
-_LOCK_META = Statement(select(_M.value).where(_M.key == b("key_")).with_for_update())
+LOCK_META = Statement(select(_M.value).where(_M.key == b("key_")).with_for_update())
 
 
 def process_start(pid: int) -> str | None:
@@ -202,7 +204,7 @@ class Leases:
         """Call it after a restore or rebuild: every epoch given out before is void."""
 
         def change(t: Transaction) -> int:
-            value = int(t.one(_LOCK_META, key_="incarnation")[0]) + 1
+            value = int(t.one(LOCK_META, key_="incarnation")[0]) + 1
             t.run(_SET_META, key_="incarnation", value=str(value))
             t.run(_VOID, epoch=0, owner=None, expires_at=None)
             return value
@@ -295,7 +297,7 @@ def _taken(
 
 def _next_epoch(t: Transaction) -> Epoch:
     """Return an epoch that nobody had. The row it comes from lets one claim in at a time."""
-    counter = int(t.one(_LOCK_META, key_="lease_counter")[0]) + 1
+    counter = int(t.one(LOCK_META, key_=LEASE_COUNTER)[0]) + 1
     incarnation = int(t.one(READ_META, key_="incarnation")[0])
-    t.run(_SET_META, key_="lease_counter", value=str(counter))
+    t.run(_SET_META, key_=LEASE_COUNTER, value=str(counter))
     return Epoch(incarnation, counter)

@@ -124,7 +124,8 @@ class Pauses:
         every session whose agent was at work; returns it.
         """
         now = self._clock.now()
-        batch = [_heartbeat(h) for h in heartbeats]
+        # In one order, so that two replicas never wait for each other in a ring.
+        batch = [_heartbeat(h) for h in sorted(heartbeats)]
 
         def change(t: Transaction) -> Gap | None:
             heard: float | None = t.one(_HEARD)[0]

@@ -249,6 +249,7 @@ _ENDS = Statement(
     .limit(b("limit_"))
 )
 _BREAKERS = Statement(select(*(_B[name] for name in BreakerRow._fields)))
+_LOCK_BREAKERS = Statement(select(_B.key).with_for_update())
 _SET_BREAKER = replacing(schema.breakers, *BreakerRow._fields)
 
 
@@ -292,7 +293,9 @@ _SPENT = Statement(
     .where(_SW.state == "running", _SW.budget_nanousd.is_not(None) | (b("all_") == 1))
     .group_by(_W.tenant, _W.sweep)
 )
-_CONTROLLER = Statement(select(_S.epoch).where(_S.shard == CONTROLLER_SHARD))
+_CONTROLLER = Statement(
+    select(_S.epoch).where(_S.shard == CONTROLLER_SHARD).with_for_update(read=True)
+)
 _GRANT = updating(
     schema.runs, _R.run_id == b("run_id_"), _UNGRANTED, ADMITTED, columns=("granted_at",)
 )
@@ -389,7 +392,7 @@ class Scheduling:
                 spent=_spent(t, all_spending) if spending else None,
             )
 
-        return await self._db.read(query)
+        return await self._db.snapshot(query)
 
     async def breakers(self) -> list[BreakerRow]:
         """Return the breakers that are not closed."""
@@ -418,6 +421,7 @@ class Scheduling:
         now = self._clock.now()
 
         def change(t: Transaction) -> int:
+            t.hold(_LOCK_BREAKERS)
             rows = [BreakerRow._make(row) for row in t.all(_BREAKERS)]
             shut = [r._replace(state="closed", since=now) for r in rows if r.holds(tenant, name)]
             for row in shut:

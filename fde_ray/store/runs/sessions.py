@@ -24,11 +24,12 @@ _A, _P, _M = schema.attempts.c, schema.parts.c, schema.commits.c
 _THIS = _A.subject == b("subject_")
 _SESSION = Statement(ATTEMPTS.where(_THIS))
 _STANDING = Statement(STANDINGS.where(_THIS))
-_TOKEN = Statement(select(_A.nonce, _A.serial, _A.state).where(_THIS))
+# Read before the row is changed: another replica waits until that is done.
+_TOKEN = Statement(select(_A.nonce, _A.serial, _A.state).where(_THIS).with_for_update())
 _NEW_TOKEN = updating(schema.attempts, _THIS, columns=("nonce", "serial"))
-_STARTED = Statement(select(_A.agent_started_at).where(_THIS))
+_STARTED = Statement(select(_A.agent_started_at).where(_THIS).with_for_update())
 _START = updating(schema.attempts, _THIS, columns=("agent_started_at",))
-_END = Statement(select(_A.solve_end, _A.exit, _A.state).where(_THIS))
+_END = Statement(select(_A.solve_end, _A.exit, _A.state).where(_THIS).with_for_update())
 _SET_END = updating(
     schema.attempts,
     _THIS,
@@ -49,6 +50,7 @@ _PARTS = Statement(
     .order_by(_P.seq)
 )
 _STATE = Statement(select(_A.state).where(_THIS))
+_LOCK = Statement(select(_A.state).where(_THIS).with_for_update())
 _THIS_SNAPSHOT = (_M.subject == b("subject_")) & (_M.snapshot == b("snapshot_"))
 _MANIFEST = Statement(select(_M.manifest).where(_THIS_SNAPSHOT))
 _SET_MANIFEST = updating(schema.commits, _THIS_SNAPSHOT, columns=("manifest", "at"))
@@ -56,7 +58,7 @@ _ADD_MANIFEST = inserting(schema.commits, "subject", "snapshot", "manifest", "at
 _COMMIT = updating(
     schema.attempts, _THIS, among(_A.state, "open", "collecting"), columns=("commit", "state")
 )
-_SCORE = Statement(select(_A.first_score_sha).where(_THIS))
+_SCORE = Statement(select(_A.first_score_sha).where(_THIS).with_for_update())
 _SET_SCORE = updating(schema.attempts, _THIS, columns=("first_score_sha",))
 
 
@@ -156,6 +158,7 @@ class Sessions:
         now, text = self._clock.now() if at is None else at, commit.model_dump_json()
 
         def change(t: Transaction) -> Commit:
+            t.hold(_LOCK, subject_=subject)
             known = t.one(_MANIFEST, subject_=subject, snapshot_=commit.snapshot)
             if known is not None and known[0] == text:
                 return commit

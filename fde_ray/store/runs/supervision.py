@@ -88,7 +88,13 @@ _RUN_CHANGES = frozenset({"solve_end", "failure", "detail"})
 
 @lru_cache(maxsize=64)
 def _moving(columns: tuple[str, ...]) -> Statement:
-    fence = exists().where(_S.shard == _R.shard, _S.epoch == b("epoch_")).correlate(schema.runs)
+    # Whoever takes the shard over waits for this change, or this change sees the takeover.
+    fence = exists(
+        select(_S.shard)
+        .where(_S.shard == _R.shard, _S.epoch == b("epoch_"))
+        .correlate(schema.runs)
+        .with_for_update(read=True)
+    )
     return updating(
         schema.runs,
         _R.run_id == b("run_id_"),
