@@ -247,6 +247,8 @@ class Effort(Record):
     attempts: int
     retried_runs: int
     """Runs with more than one attempt."""
+    attempts_without_result: int
+    """Attempts of runs that have no result, as far as they are known."""
     attempt_failures: dict[str, int]
     """Failure kind -> attempts that ended by it."""
     planned_failures: dict[str, int]
@@ -272,6 +274,7 @@ def effort(cells: Iterable[Cell]) -> Effort:
         runs=len(results),
         attempts=len(attempts),
         retried_runs=sum(len(r.attempts) > 1 for r in results),
+        attempts_without_result=sum(c.planned.attempts or 0 for c in cells if c.result is None),
         attempt_failures=_counted(a.kind.value for a in attempts if a.kind is not None),
         planned_failures=_counted(
             c.planned.failure.value for c in cells if c.planned.failure is not None

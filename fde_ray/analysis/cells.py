@@ -27,6 +27,8 @@ class Planned(Record):
     phase: Phase
     grade: GradeState = GradeState.NONE
     failure: FailureKind | None = None
+    attempts: int | None = Field(default=None, ge=0)
+    """Solving attempts so far; None = unknown here."""
 
 
 class Status(StrEnum):

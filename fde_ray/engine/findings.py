@@ -67,6 +67,7 @@ def planned_of(sweep: str, run: SweepRun, plan: RunPlan) -> Planned:
         phase=run.phase,
         grade=run.grade,
         failure=None if failure is None else FailureKind(failure),
+        attempts=run.attempt,
     )
 
 

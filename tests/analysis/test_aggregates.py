@@ -467,3 +467,11 @@ def test_json_floats_are_the_shortest_exact_spelling() -> None:
     assert SweepSummary.model_validate_json(text) == summed(
         [make_result("017", score=0.1), make_result("036", score=0.2)]
     )
+
+
+def test_attempts_of_runs_without_a_result_are_told_apart() -> None:
+    result = make_result("017")
+    lost = make_unfinished("036", phase=Phase.QUARANTINED).evolve(attempts=3)
+    unknown = make_unfinished("031")
+    found = group([result], [make_planned(result), lost, unknown]).effort
+    assert (found.attempts, found.attempts_without_result) == (len(result.attempts), 3)
