@@ -32,7 +32,7 @@ from .chronicle import Chronicle
 from .conversation import Conversation, bill_for
 from .marks import Marks
 from .outcome import Evidence, assembled
-from .pools import CallPool
+from .pools import Pool
 from .routes import Graded, RouteRunner, archive_caps
 from .runtime import Runtime
 from .sessions import SessionHost
@@ -46,7 +46,7 @@ NO_FILES = sha256_hex(b"")
 
 class Assessor:
     def __init__(
-        self, runtime: Runtime, epoch: Epoch, conversation: Conversation, judges: CallPool
+        self, runtime: Runtime, epoch: Epoch, conversation: Conversation, judges: Pool
     ) -> None:
         self._runtime, self._store, self._epoch = runtime, runtime.store, epoch
         self._conversation, self._judges = conversation, judges

@@ -16,14 +16,14 @@ from fde_ray.model.states import PauseCause, Role
 from fde_ray.protocol import dialogue
 from fde_ray.store.runs import Epoch
 
-from .pools import CallPool, HeldTurn
+from .pools import HeldTurn, Pool
 from .runtime import Runtime
 
 
 class Conversation:
     """The customer's side of every run."""
 
-    def __init__(self, runtime: Runtime, customer: CallPool, detectors: CallPool) -> None:
+    def __init__(self, runtime: Runtime, customer: Pool, detectors: Pool) -> None:
         self._runtime, self._customer, self._detectors = runtime, customer, detectors
 
     async def answer(

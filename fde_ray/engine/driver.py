@@ -25,7 +25,7 @@ from .assessor import Assessor
 from .breakage import is_store_failure, loss_of
 from .conversation import Conversation
 from .drift import change_since
-from .pools import CallPool
+from .pools import CallPool, Pool
 from .runtime import Runtime
 from .supervisor import Supervisor
 
@@ -43,9 +43,9 @@ _SOLVING = (Phase.QUEUED, Phase.PROVISIONING, Phase.SOLVING, Phase.COLLECTING)
 class Pools(NamedTuple):
     """Who makes the model calls of a run that are ours."""
 
-    customer: CallPool
-    detectors: CallPool
-    judges: CallPool
+    customer: Pool
+    detectors: Pool
+    judges: Pool
 
 
 class _Work(NamedTuple):
@@ -241,7 +241,7 @@ class ShardDriver:
                     self._store.changed.notify(_topics(row.subject for row in rows))
                 await self._store.ack_inbox([row.seq for row in rows])
                 await self._runtime.clock.sleep(ACK_EVERY_S)
-                if not rows:
+                if not rows and not self._planes_elsewhere:
                     await woken(news, POLL_S)
 
     def _supervisor(self, lease: Lease) -> Supervisor:

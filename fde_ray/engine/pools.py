@@ -6,6 +6,7 @@ driver that takes over asks nothing twice: the ledger returns the stored reply.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
@@ -20,17 +21,14 @@ from .holds import HeldTurn, TurnHold, TurnRows
 BoundChat = Callable[[ChatRequest], Awaitable[ChatReply]]
 
 
-class CallPool:
-    """At most `limit` calls of one kind at once, each tried `retries` more times.
+class Pool(ABC):
+    """Names and bills calls; whoever makes them, in this process or in another.
 
     turns: where a turn is marked that has to wait for its calls.
     """
 
-    def __init__(
-        self, calls: MeteredChat, turns: TurnRows, clock: Clock, *, limit: int, retries: int
-    ) -> None:
-        self._calls, self._turns, self._retries = calls, turns, retries
-        self._places = Places(limit, clock)
+    def __init__(self, turns: TurnRows) -> None:
+        self._turns = turns
 
     def bound(self, bill: Bill, place: str, turn: HeldTurn | None = None) -> BoundChat:
         """Return a chat billed to `bill`. place: where in the run the calls belong.
@@ -46,13 +44,30 @@ class CallPool:
             call_id = f"{place}:{key}:{seen[key]}"
             seen[key] += 1
             if hold is None:
-                return await self._made(request, bill, call_id, unheard)
+                return await self.made(request, bill, call_id, unheard)
             async with hold.call() as waiting:
-                return await self._made(request, bill, call_id, waiting)
+                return await self.made(request, bill, call_id, waiting)
 
         return chat
 
-    async def _made(
+    @abstractmethod
+    async def made(
+        self, request: ChatRequest, bill: Bill, call_id: str, waiting: Waiting
+    ) -> ChatReply:
+        """Make one call, or join or repeat the one of that id."""
+
+
+class CallPool(Pool):
+    """At most `limit` calls of one kind at once, each tried `retries` more times."""
+
+    def __init__(
+        self, calls: MeteredChat, turns: TurnRows, clock: Clock, *, limit: int, retries: int
+    ) -> None:
+        super().__init__(turns)
+        self._calls, self._retries = calls, retries
+        self._places = Places(limit, clock)
+
+    async def made(
         self, request: ChatRequest, bill: Bill, call_id: str, waiting: Waiting
     ) -> ChatReply:
         async with self._places.taken(waiting):
@@ -61,4 +76,4 @@ class CallPool:
             )
 
 
-__all__ = ["BoundChat", "CallPool", "HeldTurn"]
+__all__ = ["BoundChat", "CallPool", "HeldTurn", "Pool"]
