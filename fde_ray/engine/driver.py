@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from fde_ray.model.errors import Superseded
+from fde_ray.model.errors import StoreError, Superseded
 from fde_ray.model.ids import CONTROLLER_SHARD
 from fde_ray.model.states import Phase
 from fde_ray.store.runs import Lease, LeaseKeeper, RunRow, RunTask, woken
@@ -25,7 +25,9 @@ from .assessor import Assessor
 from .breakage import is_store_failure, loss_of
 from .conversation import Conversation
 from .drift import change_since
+from .patience import Patience
 from .pools import CallPool, Pool
+from .reconciliation import Reconciler
 from .runtime import Runtime
 from .supervisor import Supervisor
 
@@ -94,6 +96,11 @@ class ShardDriver:
         return frozenset().union(*(holding.shards for holding in self._holdings.values()))
 
     @property
+    def failure(self) -> BaseException | None:
+        """What ended the work of this driver for good; None = it works."""
+        return self._failure
+
+    @property
     def load(self) -> int:
         """How many runs and grades are at work or wait for their place here."""
         return sum(len(holding.tasks) for holding in self._holdings.values())
@@ -103,6 +110,7 @@ class ShardDriver:
         holding = _Holding(lease, self._supervisor(lease))
         self._holdings[lease.epoch.number] = holding
         self._keeper.keep(lease)
+        await Reconciler(self._runtime, lease.epoch).after_restore(holding.shards)
         for task in await self._store.live_runs():
             if task.run.shard in holding.shards:
                 await holding.supervisor.take_over(task.run)
@@ -209,7 +217,7 @@ class ShardDriver:
     async def _carried(self, holding: _Holding, task: RunTask) -> None:
         """Carry a run to its end. One that breaks is set aside; a store that fails ends us all."""
         try:
-            await self._worked(holding.supervisor, task)
+            await self._patiently_worked(holding.supervisor, task)
         except Exception as error:
             log.exception("run_broken", extra={"run": task.run.run_id})
             if await is_store_failure(error, self._runtime):
@@ -217,6 +225,24 @@ class ShardDriver:
             kind, detail = loss_of(error)
             with contextlib.suppress(Superseded):
                 await holding.supervisor.set_aside(task, kind, detail)
+
+    async def _patiently_worked(self, supervisor: Supervisor, task: RunTask) -> None:
+        """Work on a run; when trouble of ours passes, go on from its row."""
+        patience = Patience(self._runtime.clock)
+        is_first = True
+        while True:
+            try:
+                if not is_first:
+                    task = RunTask(await self._store.run(task.run.run_id), task.plan)
+                    await supervisor.take_over(task.run)
+                    if task.run.phase is Phase.QUEUED:
+                        return  # to be begun again like any other
+                await self._worked(supervisor, task)
+            except Exception as error:  # noqa: BLE001 - raised again unless it passes
+                await patience.wait(error)
+                is_first = False
+            else:
+                return
 
     async def _worked(self, supervisor: Supervisor, task: RunTask) -> None:
         run: RunRow | None = task.run
@@ -234,15 +260,24 @@ class ShardDriver:
 
     async def _pumped(self) -> None:
         """Acknowledge the inbox, and wake whom its rows speak of unless their writer did."""
+        patience = Patience(self._runtime.clock)
         with self._store.changed.watch(("inbox",)) as news:
             while True:
-                rows = await self._store.read_inbox(self.shards)
-                if self._planes_elsewhere:
-                    self._store.changed.notify(_topics(row.subject for row in rows))
-                await self._store.ack_inbox([row.seq for row in rows])
+                try:
+                    has_news = await self._heard()
+                except StoreError as error:
+                    await patience.wait(error)
+                    continue
                 await self._runtime.clock.sleep(ACK_EVERY_S)
-                if not rows and not self._planes_elsewhere:
+                if not has_news and not self._planes_elsewhere:
                     await woken(news, POLL_S)
+
+    async def _heard(self) -> bool:
+        rows = await self._store.read_inbox(self.shards)
+        if self._planes_elsewhere:
+            self._store.changed.notify(_topics(row.subject for row in rows))
+        await self._store.ack_inbox([row.seq for row in rows])
+        return bool(rows)
 
     def _supervisor(self, lease: Lease) -> Supervisor:
         runtime, pools = self._runtime, self._pools

@@ -12,11 +12,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fde_ray.model.errors import Superseded
+from fde_ray.model.errors import StoreError, Superseded
 from fde_ray.model.ids import SHARDS
 from fde_ray.store.runs import Lease, woken
 
 from .driver import COALESCE_S, POLL_S, ShardDriver, own_pools
+from .patience import Patience
 from .planes import breathing, served_planes
 from .runtime import Runtime
 from .steward import Steward
@@ -30,6 +31,7 @@ class InlineEngine:
 
     def __init__(self, runtime: Runtime, lease: Lease) -> None:
         self._runtime, self._store, self._lease = runtime, runtime.store, lease
+        self._patience = Patience(runtime.clock)
 
     async def run(
         self, is_done: Callable[[], Coroutine[Any, Any, bool]], sweeps: Sequence[str]
@@ -43,17 +45,37 @@ class InlineEngine:
         async with breathing(self._runtime) as breaths, driver.at_work():
             await driver.hold(self._lease)
             with self._store.changed.watch(("runs",), ("sweeps",)) as news:
-                while not await is_done():
-                    if not driver.shards:
-                        raise Superseded("the lease has gone to another driver")
+                while not await self._stepped(is_done, driver, steward):
                     for breath in breaths:
                         if breath.done():
                             breath.result()
-                    await steward.step()
-                    await driver.step()
                     await woken(news, POLL_S)
                     # Many runs end in one moment: look at the store once for all of them.
                     await self._runtime.clock.sleep(COALESCE_S)
+
+    async def _stepped(
+        self,
+        is_done: Callable[[], Coroutine[Any, Any, bool]],
+        driver: ShardDriver,
+        steward: Steward,
+    ) -> bool:
+        """Begin what may be begun, unless all is done; a store that is away for now is waited for.
+
+        While it is away the lease runs out, and with it our patience.
+        """
+        while driver.shards:
+            try:
+                if await is_done():
+                    return True
+                await steward.step()
+                await driver.step()
+            except StoreError as error:
+                if error is driver.failure:
+                    raise
+                await self._patience.wait(error)
+            else:
+                return False
+        raise Superseded("the lease has gone to another driver")
 
 
 @asynccontextmanager

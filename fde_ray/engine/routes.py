@@ -21,6 +21,7 @@ from fde_ray.protocol.votes import PASSTHROUGH
 from fde_ray.store.objects import layout
 from fde_ray.store.runs import AttemptRow, Epoch, woken
 
+from .patience import wait_before_start
 from .runtime import Runtime
 from .sessions import POLL_S, Lookout, SessionHost
 
@@ -75,6 +76,8 @@ class RouteRunner:
                     await self._close(session, failure.kind, failure.detail)
                     return
                 await self._close(session, failure.kind, failure.detail)
+                if failure.kind is FailureKind.GRADER_SANDBOX:
+                    await self._runtime.clock.sleep(wait_before_start(session.number))
                 continue
             first_score = (await self._store.session(session.subject)).first_score_sha
             await keep(await extraction.route(number, model, output, first_score))

@@ -24,6 +24,7 @@ from .breakage import is_tried_again
 from .conversation import Conversation
 from .marks import Marks
 from .material import CaseKeys
+from .patience import wait_before_start
 from .planning import WORKSPACE
 from .runtime import Runtime
 from .sessions import POLL_S, Lookout, Loss, SessionHost
@@ -117,6 +118,7 @@ class Supervisor:
             handle = await self._sessions.start(subject, "solve", session_limits(plan))
         except SandboxError as error:
             attempt = await self._store.session(subject)
+            await self._runtime.clock.sleep(wait_before_start(attempt.number))
             return await self._lose(run, attempt, Loss(error.kind, error.detail))
         await self._store.begin_solving(run.run_id, self._epoch, subject, handle)
         return run._replace(phase=Phase.SOLVING, solve_end=None)
