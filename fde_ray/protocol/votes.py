@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 from typing import Literal, NamedTuple
@@ -82,11 +83,26 @@ def vote_of(
 def next_route(
     routes: Sequence[Route], panel_stop: Literal["three_agree", "all"], n: int
 ) -> int | None:
-    """Return the next of the panel's `n` routes in order; None = no further route runs."""
-    if panel_stop == "three_agree" and agreed(routes) is not None:
-        return None
+    """Return the next of the panel's `n` routes in order; None = no further route runs.
+
+    Unless the whole panel is wanted, routes stop at a quorum, and once faults of ours leave the
+    grade missing whatever the others say: the next try of the grading runs them.
+    """
     done = {route.route for route in routes}
-    return next((index for index in range(n) if index not in done), None)
+    left = [index for index in range(n) if index not in done]
+    is_settled = agreed(routes) is not None or _is_lost(routes, len(left))
+    if not left or (panel_stop == "three_agree" and is_settled):
+        return None
+    return left[0]
+
+
+def _is_lost(routes: Sequence[Route], left: int) -> bool:
+    """Whether `left` more routes can change nothing about a missing grade."""
+    votes = Counter(rounded(route.vote) for route in routes if route.vote is not None)
+    failed = sum(route.status is RouteStatus.FAILED for route in routes)
+    most = max([*votes.values(), failed])
+    faults = [route for route in routes if route.vote is None and route.failure in GRADING_FAULTS]
+    return bool(faults) and most + left < QUORUM
 
 
 def agreed(routes: Sequence[Route]) -> Route | None:

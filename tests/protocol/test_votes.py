@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from itertools import permutations
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -281,3 +282,34 @@ def test_rule_18_a_score_always_has_three_voters(scores: list[float | None]) -> 
     if chosen.score is not None:
         keys = [votes.rounded(s) for s in scores if s is not None]
         assert keys.count(votes.rounded(chosen.score)) >= 3
+
+
+def test_rule_23_a_panel_that_faults_have_lost_stops_until_grading_is_tried_again() -> None:
+    crash = FailureKind.EVALUATOR_CRASH
+    faults = [make_route(n, None, failure=crash) for n in range(3)]
+    assert votes.next_route(faults[:2], "three_agree", 5) == 2
+    assert votes.next_route(faults, "three_agree", 5) is None
+    assert votes.next_route(faults, "all", 5) == 3
+    mixed = [*faults[:2], make_route(2, 0.5)]
+    assert votes.next_route(mixed, "three_agree", 5) == 3
+    assert votes.next_route([*mixed, make_route(3, 0.6)], "three_agree", 5) is None
+
+
+_ENDS = [
+    {"vote": 0.5},
+    {"vote": 0.25},
+    {"vote": None, "failure": FailureKind.EVALUATOR_CRASH},
+    {"vote": None, "failure": FailureKind.GRADER_SANDBOX},
+    {"vote": None, "failure": FailureKind.EXTRACTOR_ERROR},
+    {"vote": None, "status": FAILED},
+]
+
+
+@given(st.lists(st.sampled_from(_ENDS), min_size=5, max_size=5))
+def test_rule_23_what_a_stopped_panel_leaves_out_could_not_have_made_a_grade(
+    ends: list[dict[str, Any]],
+) -> None:
+    routes = [make_route(n, **end) for n, end in enumerate(ends)]
+    ran = next(n for n in range(6) if votes.next_route(routes[:n], "three_agree", 5) is None)
+    assert votes.choose(routes[:ran]).grade is votes.choose(routes).grade
+    assert votes.choose(routes[:ran]).score == votes.choose(routes).score
