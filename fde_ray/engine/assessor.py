@@ -25,7 +25,6 @@ from fde_ray.model.states import GradeState, Phase, Role, SolveEnd
 from fde_ray.protocol import coverage, dialogue, votes
 from fde_ray.sandbox.records import SandboxFacts
 from fde_ray.scaffolds import scaffold
-from fde_ray.store.objects import layout
 from fde_ray.store.runs import AttemptRow, Epoch, Gradable, GradeRow
 
 from .chronicle import Chronicle
@@ -33,6 +32,7 @@ from .conversation import Conversation, bill_for
 from .marks import Marks
 from .outcome import Evidence, assembled
 from .pools import Pool
+from .reconciliation import Reconciler
 from .routes import Graded, RouteRunner, archive_caps
 from .runtime import Runtime
 from .sessions import SessionHost
@@ -53,6 +53,7 @@ class Assessor:
         self._routes = RouteRunner(runtime, epoch)
         self._sessions = SessionHost(runtime, epoch)
         self._chronicle = Chronicle(runtime.store, runtime.objects, runtime.tenant)
+        self._reconciler = Reconciler(runtime, epoch)
         self._marks = Marks(runtime.store, runtime.objects, runtime.tenant)
 
     async def grade(self, plan: RunPlan, phase: Phase) -> None:
@@ -65,6 +66,10 @@ class Assessor:
             stages = Stages(self._runtime, plan, known.grade, self._epoch, phase)
             if known.grade.state is not GradeState.PENDING:
                 await self._given_up(plan, known.grade, stages)
+                return
+            if known.grade.commit_sha is not None and await self._reconciler.rolled_forward(
+                plan.run_id, plan.grade_id, phase
+            ):
                 return
             if await self._tried(plan, known, stages):
                 return
@@ -236,27 +241,10 @@ class Assessor:
         return solved.evolve(unsafe=unsafe)
 
     async def _commit(self, plan: RunPlan, result: RunResult, stages: Stages) -> None:
-        """Name the bytes, write them once, make them official; whatever is there already wins."""
+        """Name the bytes, write them once, make them official."""
         data = result.model_dump_json().encode()
         await stages.begin_commit(sha256_hex(data))
-        key = layout.result_key(self._runtime.tenant, plan.run_id, plan.grade_id)
-        if not await self._runtime.objects.create(key, data):
-            data = await self._runtime.objects.get(key)
-            result = RunResult.model_validate_json(data)
-        finished = await self._store.finish_commit(
-            plan.run_id,
-            plan.grade_id,
-            self._epoch,
-            expect=stages.phase,
-            sha256=sha256_hex(data),
-            state=result.grade,
-            score=result.score,
-            valid=result.valid,
-            outcome=result.outcome,
-        )
-        if not finished.as_begun:
-            log.error("result_differs", extra={"run": plan.run_id, "grade": plan.grade_id})
-        await self._marks.leave(finished.views)
+        await self._reconciler.commit(result, data, expect=stages.phase)
 
     async def _retried(
         self,

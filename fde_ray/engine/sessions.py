@@ -113,6 +113,15 @@ class SessionHost:
             await self._sandbox.remove(handle)
         await self._chronicle.ended(attempt.subject)
 
+    async def end_lost(self, subject: str) -> bool:
+        """Stop what runs under a subject that has no row, and clear it; False = nothing is here."""
+        handle = self._sandbox.handle_of(subject)
+        if handle is None:
+            return False
+        await self._sandbox.stop(handle)
+        await self._sandbox.remove(handle)
+        return True
+
     def _handle(self, attempt: AttemptRow) -> Handle | None:
         """Return the handle in the row, else one that a dead driver had no time to record."""
         if attempt.handle is not None:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from fde_ray.model.clock import Clock
 from fde_ray.model.failures import FailureKind
-from fde_ray.model.states import GradeState, Phase
+from fde_ray.model.states import GradeState, Phase, SolveEnd
 from fde_ray.store.errors import RowMissing
 
 from . import schema
@@ -139,17 +139,23 @@ class Grades:
         valid: bool | None,
         outcome: FailureKind | None = None,
         detail: str | None = None,
+        solve_end: SolveEnd | None = None,
     ) -> Finished:
         """Make the written `result.json` official and the run done.
 
         expect: where the run is; `done` or `quarantined` for a regrading. sha256: of the object as
         it is; where it differs from what was begun, the object wins: the row takes its hash.
+        solve_end: as the result says; None = the row has it.
         """
         now = self._clock.now()
 
         def change(t: Transaction) -> Finished:
-            cleared = {"failure": None, "detail": None} if expect is Phase.QUARANTINED else {}
-            move(t, run_id, epoch, expect, Phase.DONE, now, cleared)
+            changes: dict[str, Any] = {}
+            if expect in (Phase.QUARANTINED, Phase.CANCELLED):
+                changes = {"failure": None, "detail": None}
+            if solve_end is not None:
+                changes["solve_end"] = solve_end.value
+            move(t, run_id, epoch, expect, Phase.DONE, now, changes)
             row = grade_row(t, run_id, grade_id)
             t.run(
                 _FINISH,

@@ -25,6 +25,7 @@ from .location import StoreLocation
 from .migrations import migrate
 from .notifier import Notifier
 from .pauses import Pauses
+from .reconciling import Reconciling
 from .scheduling import Scheduling
 from .sessions import Sessions
 from .supervision import Supervision
@@ -40,6 +41,7 @@ class RunStore(
     Supervision,
     Leases,
     Generations,
+    Reconciling,
     Grades,
     Sessions,
     Dialogues,
