@@ -26,7 +26,7 @@ from fde_ray.store.pulls import Puller, Where, kinds_of
 from fde_ray.store.pulls.checking import check_parts
 from fde_ray.store.pulls.keeping import Keeper
 from fde_ray.store.results import results_of
-from tests.store.objects.s3_servers import ENVIRON, Servers, make_settings
+from tests.store.objects.s3_servers import ENVIRON, REAL, Servers, make_settings
 
 CASES, REPEATS = ("017", "036"), 2
 SWEEP = "demo"
@@ -65,7 +65,9 @@ async def swept(home: Path, objects: S3Settings | None) -> dict[str, Any]:
         return {result.run_id: canonical(result) async for result in found}
 
 
-@pytest.mark.parametrize("name", ["moto", pytest.param("versitygw", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["moto", *(pytest.param(name, marks=pytest.mark.slow) for name in REAL)]
+)
 async def test_sweep_on_s3_equals_that_on_a_folder(
     name: str, servers: Servers, tmp_path: Path
 ) -> None:

@@ -1,8 +1,9 @@
-"""S3 servers on this machine by name: a scripted one, moto's, versitygw."""
+"""S3 servers on this machine by name: a scripted one, moto's, versitygw, SeaweedFS."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import socket
@@ -18,6 +19,8 @@ from fde_ray.store.objects.s3 import S3Store
 from tests.store.objects.fake_s3 import BUCKET, fake_s3
 
 ENVIRON = {"S3_KEY": "AKIATESTTESTTESTTEST", "S3_SECRET": "wJalrXUtnFEMI-test-secret"}
+REAL = ("versitygw", *(("seaweedfs",) if os.environ.get("WEED") else ()))
+"""Servers that keep every promise: `make test-s3` builds the first, `make test-s3-long` both."""
 START_S = 30.0
 """A server on a busy machine takes seconds to import itself."""
 
@@ -66,10 +69,40 @@ def versitygw(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
+def seaweedfs(folder: Path) -> Iterator[str]:
+    """Yield the endpoint of a SeaweedFS on `folder`; WEED says where its program is."""
+    data, config = folder / "seaweedfs", folder / "seaweedfs.json"
+    data.mkdir()
+    keys = {"accessKey": ENVIRON["S3_KEY"], "secretKey": ENVIRON["S3_SECRET"]}
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    identity = {"name": "bench", "credentials": [keys], "actions": actions}
+    config.write_text(json.dumps({"identities": [identity]}))
+    port = _free_port()
+    parts = ("master", "volume", "filer")
+    argv = [
+        os.environ["WEED"],
+        "server",
+        f"-dir={data}",
+        "-s3",
+        f"-s3.port={port}",
+        f"-s3.port.grpc={_free_port()}",
+        f"-s3.config={config}",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        *(f"-{part}.port={_free_port()}" for part in parts),
+        *(f"-{part}.port.grpc={_free_port()}" for part in parts),
+        "-volume.max=20",
+        "-master.volumeSizeLimitMB=64",
+    ]
+    with _server(argv, folder, port) as endpoint:
+        yield endpoint
+
+
+@contextmanager
 def _server(
     argv: list[str], folder: Path, port: int, environ: dict[str, str] | None = None
 ) -> Iterator[str]:
-    log = folder / "server.log"
+    log = folder / f"{port}.log"
     with (
         log.open("wb") as sink,
         subprocess.Popen(
@@ -137,8 +170,8 @@ class Servers:
     def _start(self, name: str) -> str:
         if name == "fake-s3":
             return self._running.enter_context(fake_s3()).endpoint
-        maker = moto_server if name == "moto" else versitygw
-        return self._running.enter_context(maker(self._folder))
+        makers = {"moto": moto_server, "versitygw": versitygw, "seaweedfs": seaweedfs}
+        return self._running.enter_context(makers[name](self._folder))
 
     def close(self) -> None:
         self._running.close()

@@ -13,17 +13,22 @@ import pytest
 from fde_ray.store.errors import KeyInvalid, KeyMissing
 from fde_ray.store.objects import FolderStore, ObjectStore
 from fde_ray.store.objects.s3 import S3Store
-from tests.store.objects.s3_servers import ENVIRON, Servers, make_settings
+from tests.store.objects.s3_servers import ENVIRON, REAL, Servers, make_settings
 
 BIG = os.urandom(2_500_000)
 HUGE = os.urandom(17 << 20)
 """More than one part, more than two windows."""
-ATOMIC = {"folder", "fake-s3", "versitygw"}
+ATOMIC = {"folder", "fake-s3", *REAL}
 """moto looks and writes in two steps, so of writers at once several may win."""
 
 
 @pytest.fixture(
-    params=["folder", "fake-s3", "moto", pytest.param("versitygw", marks=pytest.mark.slow)]
+    params=[
+        "folder",
+        "fake-s3",
+        "moto",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in REAL),
+    ]
 )
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)

@@ -16,9 +16,9 @@ from fde_ray.store.objects.s3 import S3Store
 from fde_ray.store.objects.s3_errors import StoreUnfit
 from fde_ray.store.objects.s3_probe import probe
 from fde_ray.store.objects.sweeping import sweep_uploads
-from tests.store.objects.s3_servers import ENVIRON, Servers, make_settings
+from tests.store.objects.s3_servers import ENVIRON, REAL, Servers, make_settings
 
-REAL = pytest.param("versitygw", marks=pytest.mark.slow)
+SOUND = [pytest.param(name, marks=pytest.mark.slow) for name in REAL]
 PART = os.urandom(5 << 20)
 
 
@@ -38,7 +38,7 @@ def opened(servers: Servers) -> Iterator[Callable[..., S3Store]]:
 
 
 @pytest.mark.parametrize("mode", ["when_required", "when_supported"])
-@pytest.mark.parametrize("name", ["moto", REAL])
+@pytest.mark.parametrize("name", ["moto", *SOUND])
 async def test_server_passes_the_probe_with_both_checksums(
     opened: Callable[..., S3Store], name: str, mode: str
 ) -> None:
@@ -50,7 +50,7 @@ async def test_server_passes_the_probe_with_both_checksums(
 
 
 @pytest.mark.parametrize("size_bytes", [1000, 6 << 20], ids=["put", "multipart"])
-@pytest.mark.parametrize("name", [REAL])
+@pytest.mark.parametrize("name", SOUND)
 async def test_exactly_one_of_many_creators_wins(
     opened: Callable[..., S3Store], name: str, size_bytes: int
 ) -> None:
@@ -64,7 +64,7 @@ async def test_exactly_one_of_many_creators_wins(
     assert await sweep_uploads(store, "", before=time.time() + 60) == 0
 
 
-@pytest.mark.parametrize("name", ["moto", REAL])
+@pytest.mark.parametrize("name", ["moto", *SOUND])
 async def test_sweeper_aborts_what_a_dead_uploader_left(
     opened: Callable[..., S3Store], name: str
 ) -> None:
@@ -85,7 +85,7 @@ async def test_sweeper_aborts_what_a_dead_uploader_left(
     assert await sweep_uploads(store, "t/", before=time.time() + 60) == 0
 
 
-@pytest.mark.parametrize("name", [REAL])
+@pytest.mark.parametrize("name", SOUND)
 async def test_list_goes_on_after_a_thousand_keys(
     opened: Callable[..., S3Store], name: str
 ) -> None:
@@ -95,7 +95,7 @@ async def test_list_goes_on_after_a_thousand_keys(
     assert await store.list("m/") == keys
 
 
-@pytest.mark.parametrize("name", [REAL])
+@pytest.mark.parametrize("name", SOUND)
 async def test_wrong_key_and_missing_bucket_are_told(
     opened: Callable[..., S3Store], servers: Servers, name: str
 ) -> None:
