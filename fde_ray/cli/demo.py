@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .setting import HtmlOption, JsonOption, ProfileOption, UnsafeOption
+from .setting import EngineOption, HtmlOption, JsonOption, ProfileOption, UnsafeOption
 
 if TYPE_CHECKING:
     from fde_ray.model.profile import Profile
@@ -26,6 +26,7 @@ def demo(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run, and stop.")
     ] = False,
+    engine: EngineOption = None,
     unsafe: UnsafeOption = False,
 ) -> None:
     """Run a small sweep end to end on this machine.
@@ -45,13 +46,13 @@ def demo(
     from .setting import preset, profile_from, wait_for
     from .sweep import show_plan
 
-    chosen = profile_from(profile)
+    chosen = profile_from(profile, engine=engine)
     spec = named(preset("demo").evolve(repeats=repeats), chosen, fresh=fresh)
     if dry_run:
         wait_for(show_plan(chosen, spec, json_=json_))
         return
     work = carried_out(chosen, spec, unsafe=unsafe, html=html)
-    finish(wait_for(work, go_on=resuming(spec.name, profile)), spec.name, json_=json_)
+    finish(wait_for(work, go_on=resuming(spec.name, profile, engine)), spec.name, json_=json_)
 
 
 def named(spec: SweepSpec, profile: Profile, *, fresh: bool) -> SweepSpec:

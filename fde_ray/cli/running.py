@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,7 +37,7 @@ async def carried_out(
     async with system(profile, unsafe=unsafe) as runtime:
         await runtime.sandbox.probe()
         # Before anything is stored: the other process would begin to carry it out.
-        await runtime.store.refuse_if_held()
+        await _refuse_if_held(runtime)
         controller = Controller(runtime)
         await controller.submit(spec)
         # Stored before: go on. New: try what another sweep, sharing its runs, had set aside.
@@ -57,6 +58,17 @@ async def resumed(profile: Profile, name: str, *, unsafe: bool) -> Outcome:
         return await _run_here(runtime, name, None)
 
 
+async def _refuse_if_held(runtime: Runtime) -> None:
+    """UserError when another process carries out sweeps of this store."""
+    if runtime.profile.engine == "ray":
+        from fde_ray.engine.ray.leftovers import clear, is_joined
+
+        if is_joined(os.environ):
+            return  # a new fleet takes over from one that was left on the cluster
+        clear(runtime.home.root)
+    await runtime.store.refuse_if_held()
+
+
 async def _run_here(runtime: Runtime, name: str, html: Path | None) -> Outcome:
     from fde_ray.engine.campaign import carried_out as run_to_end
 
@@ -66,17 +78,21 @@ async def _run_here(runtime: Runtime, name: str, html: Path | None) -> Outcome:
 
     len(runtime.cases)  # a broken case package is told before anything starts
     note(f"sweep {name}, state in {runtime.home.root}; Ctrl-C stops it and loses nothing")
+    if runtime.profile.engine == "ray":
+        note("connecting to Ray, which takes some seconds ...")
     with ProgressLine() as line:
         (status,) = await run_to_end(runtime, [name], line.show)
     summary, page = await written(runtime, name, html)
     return Outcome(summary, page, status.is_complete)
 
 
-def resuming(name: str, profile: Path | None) -> str:
+def resuming(name: str, profile: Path | None, engine: str | None = None) -> str:
     """Return the command that goes on with a sweep."""
     from .output import program
 
-    return f"{program()} sweep resume {name}" + (f" --profile {profile}" if profile else "")
+    options = {"--profile": profile, "--engine": engine}
+    given = "".join(f" {option} {value}" for option, value in options.items() if value)
+    return f"{program()} sweep resume {name}{given}"
 
 
 def finish(outcome: Outcome, name: str, *, json_: bool) -> None:

@@ -46,13 +46,30 @@ UnsafeOption = Annotated[
 ]
 
 
-def profile_from(path: Path | None) -> Profile:
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="inline|ray",
+        help="inline: all in this process. ray: supervisors and pools as Ray actors, on a Ray of "
+        "its own or the one at RAY_ADDRESS. Default: as the profile says, else inline.",
+        show_default=False,
+    ),
+]
+
+
+def profile_from(path: Path | None, *, engine: str | None = None) -> Profile:
+    """Return the profile of a file, with the engine that the command line asks for."""
     from fde_ray.model.documents import parse_document
+    from fde_ray.model.errors import UserError
     from fde_ray.model.profile import Profile
 
-    if path is None:
-        return Profile()
-    return parse_document(document(path), Profile, path=str(path))
+    if engine not in (None, "inline", "ray"):
+        raise UserError(f"there is no engine {engine!r}; --engine takes inline or ray")
+    found = Profile()
+    if path is not None:
+        found = parse_document(document(path), Profile, path=str(path))
+    return found if engine is None else found.evolve(engine=engine)
 
 
 def document(path: Path) -> bytes:

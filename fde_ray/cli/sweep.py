@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .setting import HtmlOption, JsonOption, ProfileOption, UnsafeOption
+from .setting import EngineOption, HtmlOption, JsonOption, ProfileOption, UnsafeOption
 
 if TYPE_CHECKING:
     from fde_ray.engine.controller import SweepStatus
@@ -89,6 +89,7 @@ def submit(
             help="Change the spec of the sweep of this name; equal runs and grades are kept.",
         ),
     ] = False,
+    engine: EngineOption = None,
     unsafe: UnsafeOption = False,
 ) -> None:
     """Store a sweep and run it here to its end. The same spec again goes on where it stopped.
@@ -104,7 +105,7 @@ def submit(
     from .running import carried_out, finish, resuming
     from .setting import profile_from, wait_for
 
-    chosen = profile_from(profile)
+    chosen = profile_from(profile, engine=engine)
     document = chosen_spec(spec, case, chosen, only_available=available)
     name = document.name
     if dry_run:
@@ -119,11 +120,11 @@ def submit(
         if json_:
             emit_json({"sweep": name, "new": new})
         note(f"sweep {name} {'is stored' if new else 'was stored before; it is left as it is'}")
-        note(f"next: {resuming(name, profile)}")
+        note(f"next: {resuming(name, profile, engine)}")
         return
     wait_for(warn(chosen))
     work = carried_out(chosen, document, unsafe=unsafe, html=html)
-    finish(wait_for(work, go_on=resuming(name, profile)), name, json_=json_)
+    finish(wait_for(work, go_on=resuming(name, profile, engine)), name, json_=json_)
 
 
 @app.command()
@@ -131,6 +132,7 @@ def resume(
     name: NameArgument,
     profile: ProfileOption = None,
     json_: JsonOption = False,
+    engine: EngineOption = None,
     unsafe: UnsafeOption = False,
 ) -> None:
     """Run a stored sweep to its end: after a kill, a pause, a cancel or --no-run.
@@ -143,10 +145,10 @@ def resume(
     from .running import finish, resumed, resuming
     from .setting import profile_from, wait_for
 
-    chosen = profile_from(profile)
+    chosen = profile_from(profile, engine=engine)
     wait_for(warn(chosen))
     work = resumed(chosen, name, unsafe=unsafe)
-    finish(wait_for(work, go_on=resuming(name, profile)), name, json_=json_)
+    finish(wait_for(work, go_on=resuming(name, profile, engine)), name, json_=json_)
 
 
 @app.command()

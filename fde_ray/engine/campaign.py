@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple, Protocol
 
 from fde_ray.model.result import CostLine
 from fde_ray.model.states import PauseCause, Phase
@@ -17,6 +18,14 @@ from .inline import inline_engine
 from .runtime import Runtime
 
 LOOK_S = 0.5
+
+
+class Engine(Protocol):
+    async def run(
+        self, is_done: Callable[[], Coroutine[Any, Any, bool]], sweeps: Sequence[str]
+    ) -> None:
+        """Work on the sweeps until `is_done` says so."""
+        ...
 
 
 class Progress(NamedTuple):
@@ -51,7 +60,7 @@ async def carried_out(
     if not await is_done():
         for name in names:
             await controller.check(name)
-        async with inline_engine(runtime) as engine:
+        async with engine_of(runtime) as engine:
             await controller.pause_unfit(names)
             watching = asyncio.create_task(_watched(controller, names, watch), name="progress")
             try:
@@ -65,6 +74,18 @@ async def carried_out(
     if watch is not None:
         watch(await progress_of(controller, names, runtime.clock.now() - began))
     return tuple([await controller.status(name) for name in names])
+
+
+def engine_of(runtime: Runtime) -> AbstractAsyncContextManager[Engine]:
+    """Return the engine that the profile names, ready to be entered."""
+    if runtime.profile.engine == "inline":
+        return inline_engine(runtime)
+    from .ray.environment import set_environment
+
+    set_environment(runtime.home.root)
+    from .ray.engine import ray_engine
+
+    return ray_engine(runtime)
 
 
 async def progress_of(controller: Controller, names: Sequence[str], elapsed_s: float) -> Progress:
