@@ -20,6 +20,7 @@ from . import schema
 from .admission import ADMITTED
 from .database import Database, Statement, Transaction, among, inserting, updating
 from .leases import check_epoch
+from .pauses import CLOSE_PAUSE
 from .rows import AttemptRole, AttemptRow, Epoch, Standing
 from .ungraded import void_grades
 
@@ -300,6 +301,7 @@ def _close(
         detail_=detail,
         result=result,
     )
+    t.run(CLOSE_PAUSE, subject_=subject, closed_at=now)
     t.run(_PRUNE, subject_=subject, reply=None)
     t.wake(("session", subject))
     return changed == 1

@@ -98,3 +98,14 @@ async def test_a_pause_ends_with_the_solving(
     await store.end_solving(subject, SolveEnd.TIME_LIMIT)
     (pause,) = await store.pauses(subject)
     assert pause.closed_at == clock.at
+
+
+async def test_a_pause_ends_with_a_session_that_is_lost(
+    store: RunStore, epoch: Epoch, subject: str, clock: ManualClock
+) -> None:
+    await store.open_pause(subject, PauseCause.PROVIDER)
+    clock.at += 5
+    await store.close_attempt(subject, epoch, solve_end=SolveEnd.INFRA_LOST)
+    assert await store.held() == {}
+    (pause,) = await store.pauses(subject)
+    assert pause.closed_at == clock.at
