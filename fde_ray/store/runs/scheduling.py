@@ -313,7 +313,9 @@ _SET_POLICY = updating(
     schema.sweeps,
     _SW.tenant == b("tenant_"),
     _SW.name == b("name_"),
-    columns=("owner", "priority", "budget_nanousd"),
+    owner=func.coalesce(b("owner_"), _SW.owner),
+    priority=func.coalesce(b("priority_"), _SW.priority),
+    budget_nanousd=func.nullif(func.coalesce(b("budget_"), _SW.budget_nanousd), 0),
 )
 _STATE_KEY = "scheduler"
 _ROW = tuple(_R[name] for name in RunRow._fields)
@@ -436,20 +438,23 @@ class Scheduling:
         name: str,
         *,
         tenant: str,
-        owner: str = "",
-        priority: int = 0,
+        owner: str | None = None,
+        priority: int | None = None,
         budget_nanousd: int | None = None,
     ) -> None:
-        """Say who owns a sweep, how it stands among the owner's, and what it may cost."""
+        """Say who owns a sweep, how it stands among the owner's, and what it may cost.
+
+        None = as before; a budget of 0 = none.
+        """
 
         def change(t: Transaction) -> None:
             if not t.run(
                 _SET_POLICY,
                 tenant_=tenant,
                 name_=name,
-                owner=owner,
-                priority=priority,
-                budget_nanousd=budget_nanousd,
+                owner_=owner,
+                priority_=priority,
+                budget_=budget_nanousd,
             ):
                 raise UserError(
                     f"there is no sweep named {name[:63]!r}; see `fde-ray sweep status`."

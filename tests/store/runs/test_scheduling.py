@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fde_ray.model.errors import Superseded
+from fde_ray.model.errors import Superseded, UserError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.ids import CONTROLLER_SHARD, SHARDS
 from fde_ray.model.states import PauseCause, Phase, SolveEnd
@@ -165,3 +165,20 @@ async def test_breaker_that_opens_takes_unused_grants_back_and_is_closed_by_name
 async def test_spending_tells_unknown_prices_apart(store: RunStore, epoch: Epoch) -> None:
     rows = await store.admission_rows(room=lambda _: 0, since=0, most_events=1, spending=True)
     assert rows.spent == {}
+
+
+async def test_policy_of_a_sweep_changes_only_where_it_is_told(
+    store: RunStore, epoch: Epoch
+) -> None:
+    async def policy() -> tuple[str, int, int | None]:
+        (sweep,) = (await store.admission_rows(room=lambda _: 0, since=0, most_events=1)).sweeps
+        return sweep.owner, sweep.priority, sweep.budget_nanousd
+
+    assert await policy() == ("", 0, None)
+    await store.set_sweep_policy("demo", tenant="local", owner="ann", budget_nanousd=5)
+    await store.set_sweep_policy("demo", tenant="local", priority=-2)
+    assert await policy() == ("ann", -2, 5)
+    await store.set_sweep_policy("demo", tenant="local", budget_nanousd=0)
+    assert await policy() == ("ann", -2, None)
+    with pytest.raises(UserError, match="no sweep named"):
+        await store.set_sweep_policy("other", tenant="local", priority=1)
