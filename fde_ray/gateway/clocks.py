@@ -22,6 +22,8 @@ from .ports import Session
 LONGEST_SILENCE = timedelta(seconds=15)
 """A silence of all replicas that is longer becomes a pause; a breath comes each 5 s."""
 MAX_UNWRITTEN = 20_000
+MAX_WATCHES = 20_000
+"""Twice as many sessions as are meant to live at once; another replica may have ended some."""
 
 
 class _Watch:
@@ -38,6 +40,11 @@ class _Watch:
         # change state at once would open two.
         self.lock = asyncio.Lock()
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether it holds what cannot be read again from the store."""
+        return bool(self.activity.serving or self.activity.waiting or self.lock.locked())
+
 
 class SessionClocks:
     def __init__(self, store: RunStore, clock: Clock) -> None:
@@ -47,7 +54,7 @@ class SessionClocks:
 
     def starts(self, subject: str) -> None:
         """The agent has just been started: there is no pause of it to look for."""
-        self._watches.setdefault(subject, _Watch()).is_loaded = True
+        self._watch(subject).is_loaded = True
 
     @asynccontextmanager
     async def serving(self, subject: str, request: str) -> AsyncIterator[None]:
@@ -65,7 +72,7 @@ class SessionClocks:
 
     async def pin(self, subject: str, request: str, wait: Wait) -> None:
         """Hold a request on our side; no heartbeat lets go of it."""
-        watch = self._watches.setdefault(subject, _Watch())
+        watch = self._watch(subject)
         if watch.activity.pinned.get(request) is wait.cause:
             return
         watch.waits_since[request] = wait.since
@@ -93,7 +100,7 @@ class SessionClocks:
 
     async def is_paused_elsewhere(self, subject: str) -> bool:
         """Look whether the clock stands still for something that this replica does not know of."""
-        watch = self._watches.setdefault(subject, _Watch())
+        watch = self._watch(subject)
         async with watch.lock:
             watch.open_cause = await self._store.open_cause(subject)
             watch.is_loaded = True
@@ -134,12 +141,20 @@ class SessionClocks:
         heard, self._heard = self._heard, {}
         await self._store.beat(replica, heard.values(), LONGEST_SILENCE)
 
+    def _watch(self, subject: str) -> _Watch:
+        watch = self._watches.get(subject)
+        if watch is None:
+            if len(self._watches) >= MAX_WATCHES:
+                self._watches = {k: w for k, w in self._watches.items() if w.is_needed}
+            watch = self._watches[subject] = _Watch()
+        return watch
+
     def _activity(self, subject: str) -> Activity:
         watch = self._watches.get(subject)
         return Activity() if watch is None else watch.activity
 
     async def _set(self, subject: str, activity: Activity) -> None:
-        watch = self._watches.setdefault(subject, _Watch())
+        watch = self._watch(subject)
         if set(watch.activity.serving) - {*activity.serving, *activity.pinned}:
             watch.served_until = self._clock.now()
         watch.activity = activity
@@ -148,7 +163,7 @@ class SessionClocks:
             await self._write(subject, watch)
 
     async def _loaded(self, subject: str) -> _Watch:
-        watch = self._watches.setdefault(subject, _Watch())
+        watch = self._watch(subject)
         async with watch.lock:
             await self._load(subject, watch)
         return watch

@@ -88,6 +88,8 @@ class OpenTurns:
     async def look(self) -> None:
         """See to every open turn of this replica once."""
         asked = {subject: watched.turn_no for subject, watched in self._watched.items()}
+        if not asked:
+            return
         still = set()
         for turn in await self._store.open_turns(tuple(asked)):
             still.add((turn.subject, turn.turn_no))

@@ -490,3 +490,17 @@ async def test_a_replica_leaves_a_call_alone_that_waits_at_another(narrow: Bench
     await asyncio.gather(call, narrow.other)
     said = await beat(narrow, token, plane=second)
     assert (said.paused, said.charged_s, said.paused_s) == (False, 0, 30)
+
+
+async def test_sessions_that_ended_elsewhere_are_forgotten(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fde_ray.gateway.clocks.MAX_WATCHES", 10)
+    token = await bench.started()
+    await bench.plane.post_turn(token, turn())
+    await bench.store.hold_turn(SOLVE, 1, C)
+    await bench.plane.open_turns.look()
+    for n in range(2, 100):
+        await bench.plane.clocks.is_paused_elsewhere(f"{run_id(n)}.1")
+    assert len(bench.plane.clocks._watches) <= 10
+    assert bench.plane.clocks.is_paused(SOLVE)
