@@ -82,6 +82,7 @@ def described(progress: Progress) -> str:
         *(f"{count} held: {cause.value}" for cause, count in sorted(progress.held.items())),
         f"{progress.rounds} rounds answered",
         cost + (" (offline)" if progress.offline else ""),
+        *progress.notices[:1],
     ]
     return " · ".join(part for part in parts if part)
 

@@ -212,6 +212,47 @@ def status(
             for row in rows
         ],
     )
+    for notice in sorted({notice for row in rows for notice in row["notices"]}):
+        note(notice)
+
+
+@app.command("set")
+def set_policy(
+    name: NameArgument,
+    priority: Annotated[
+        int | None,
+        typer.Option(
+            min=-10, max=10, help="Its share among the owner's sweeps: each step doubles it."
+        ),
+    ] = None,
+    budget_usd: Annotated[
+        float | None,
+        typer.Option(min=0, max=1e9, help="What it may cost before no run starts; 0 = no limit."),
+    ] = None,
+    owner: Annotated[
+        str | None, typer.Option(metavar="USER", help="Whose share and quota it counts for.")
+    ] = None,
+    profile: ProfileOption = None,
+) -> None:
+    """Say how a sweep stands among others: priority, budget, owner. The rest stays as it is.
+
+    Example: fde-ray sweep set my-sweep --priority 2 --budget-usd 50
+    """
+    from .output import note
+    from .setting import profile_from, system, wait_for
+
+    async def change() -> None:
+        async with system(profile_from(profile)) as runtime:
+            await runtime.store.set_sweep_policy(
+                name,
+                tenant=runtime.tenant,
+                owner=owner,
+                priority=priority,
+                budget_nanousd=None if budget_usd is None else round(budget_usd * 1_000_000_000),
+            )
+
+    wait_for(change())
+    note(f"sweep {name}: noted; what has started goes on")
 
 
 def chosen_spec(
@@ -250,6 +291,7 @@ def status_row(status: SweepStatus) -> dict[str, Any]:
         "ended": sum(run.phase.is_terminal for run in status.runs),
         "finished": status.is_finished,
         "complete": status.is_complete,
+        "notices": list(status.notices),
         "phases": {phase.value: count for phase, count in phases.items()},
         "grades": {grade.value: count for grade, count in grades.items()},
     }

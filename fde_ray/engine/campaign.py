@@ -43,6 +43,8 @@ class Progress(NamedTuple):
     cost_nanousd: int | None
     """None = some call has no known price."""
     offline: bool
+    notices: tuple[str, ...] = ()
+    """Why no further run starts, where a breaker says so."""
 
 
 Watch = Callable[[Progress], None]
@@ -90,7 +92,9 @@ def engine_of(runtime: Runtime) -> AbstractAsyncContextManager[Engine]:
 
 async def progress_of(controller: Controller, names: Sequence[str], elapsed_s: float) -> Progress:
     phases, costs, rounds = Counter[Phase](), list[CostLine](), 0
+    notices: dict[str, None] = {}
     for name in names:
+        notices |= dict.fromkeys(await controller.notices(name))
         phases += await controller.phases(name)
         costs += await controller.costs(name)
         rounds += await controller.rounds(name)
@@ -105,6 +109,7 @@ async def progress_of(controller: Controller, names: Sequence[str], elapsed_s: f
         rounds=rounds,
         cost_nanousd=None if None in known else sum(value or 0 for value in known),
         offline=any(line.offline_calls for line in costs),
+        notices=tuple(notices),
     )
 
 

@@ -97,3 +97,8 @@ def test_a_terminal_shows_one_line_that_is_drawn_again() -> None:
 
 def test_durations_read_like_a_clock() -> None:
     assert [clock_text(s) for s in (0, 75, 3661)] == ["0:00", "1:15", "1:01:01"]
+
+
+def test_a_breaker_is_told_beside_the_figures() -> None:
+    text = described(progress(1, notices=("breaker of sweep x: shim_lost", "another")))
+    assert text.endswith("$0 (offline) · breaker of sweep x: shim_lost")

@@ -1,0 +1,67 @@
+"""What a person sees and sets of admission: reasons, breakers, priority and budget."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from fde_ray.model.ids import CONTROLLER_SHARD
+from fde_ray.store.runs import RunStore
+from fde_ray.store.runs.scheduling import BreakerRow, sweep_key
+from tests.cli.conftest import CommandLine
+from tests.cli.homes import SWEEP, WAITING
+
+
+def with_breaker(home: Path) -> None:
+    async def main() -> None:
+        async with RunStore(home / "runs.sqlite") as store:
+            lease = await store.take_lease(shards=[CONTROLLER_SHARD])
+            key = sweep_key("local", SWEEP)
+            row = BreakerRow(
+                "sweep", key, "open", "shim_lost", "11 of the last 20", 1.0, None, 1, 0
+            )
+            await store.set_breakers([row], lease.epoch)
+            await store.release_lease(lease)
+
+    asyncio.run(main())
+
+
+def test_explain_tells_the_reason_as_data(home: Path, cli: CommandLine) -> None:
+    told = cli("run", "explain", WAITING, "--json").json
+    assert told["phase"] == "queued"
+    assert told["wait"]["reason"] == "capacity"
+    assert "no supervisor holds its shard" in told["wait"]["detail"]
+
+
+def test_paused_sweep_is_the_reason_of_its_runs(home: Path, cli: CommandLine) -> None:
+    cli("sweep", "pause", SWEEP)
+    told = cli("run", "explain", WAITING, "--json").json
+    assert told["wait"] == {"reason": "paused", "detail": "its sweep is paused"}
+
+
+def test_breaker_is_told_by_status_and_explain(home: Path, cli: CommandLine) -> None:
+    with_breaker(home)
+    (row,) = cli("sweep", "status", SWEEP, "--json").json
+    (notice,) = row["notices"]
+    assert "shim_lost, 11 of the last 20" in notice
+    assert notice in cli("sweep", "status").err
+    told = cli("run", "explain", WAITING)
+    assert "It waits (breaker)" in told.out
+    assert f"fde-ray sweep resume {SWEEP}" in told.out
+
+
+def test_priority_and_budget_are_set_apart(home: Path, cli: CommandLine) -> None:
+    assert cli("sweep", "set", SWEEP, "--budget-usd", "0.001").code == 0
+    assert cli("sweep", "set", SWEEP, "--priority", "3", "--owner", "ann").code == 0
+    told = cli("run", "explain", WAITING, "--json").json
+    assert told["wait"]["reason"] == "budget"
+    assert cli("sweep", "set", SWEEP, "--budget-usd", "0").code == 0
+    assert cli("run", "explain", WAITING, "--json").json["wait"]["reason"] == "capacity"
+
+
+def test_policy_of_an_unknown_sweep_is_refused_in_a_sentence(home: Path, cli: CommandLine) -> None:
+    ended = cli("sweep", "set", "nothing", "--priority", "1")
+    assert ended.code == 2
+    assert "there is no sweep named 'nothing'" in ended.err
+    assert cli("sweep", "set", SWEEP, "--priority", "11").code == 2
+    assert cli("sweep", "set", SWEEP, "--budget-usd", "nan").code == 2
