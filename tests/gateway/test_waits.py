@@ -7,12 +7,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from fde_ray.gateway import app
+from fde_ray.gateway.app import run_plane_app
 from fde_ray.gateway.messages import Heartbeat, HeartbeatReply
 from fde_ray.gateway.pauses import doubtful_s, turn_wait
 from fde_ray.gateway.plane import Plane
+from fde_ray.gateway.serve import served_on_socket
 from fde_ray.metering import places
 from fde_ray.metering.ledger import MeteredChat
 from fde_ray.metering.places import Place, Places, Wait, Waiting
@@ -36,6 +39,7 @@ LONG = SessionLimits(
     archive_bytes=1 << 20,
     pause_cap_s=21_600,
 )
+STREAMED = {"model": "offline/x", "stream": True, "messages": [{"role": "user"}]}
 BUSY = ProviderError("busy", status=429, retry_after_s=3)
 
 
@@ -198,8 +202,7 @@ async def test_a_repeat_of_a_call_that_waits_waits_too(narrow: Bench) -> None:
 async def test_a_stream_is_kept_open_with_comments_while_it_waits(narrow: Bench) -> None:
     token = await narrow.started()
     async with narrow.client(token) as client:
-        body = {"model": "offline/x", "stream": True, "messages": [{"role": "user"}]}
-        asked = asyncio.create_task(client.post("/v1/chat/completions", json=body), name="ask")
+        asked = asyncio.create_task(client.post("/v1/chat/completions", json=STREAMED), name="ask")
         await paused(narrow, PauseCause.RATE_LIMIT)
         await asyncio.sleep(0.05)
         narrow.model.gate.set()
@@ -212,8 +215,7 @@ async def test_a_stream_is_kept_open_with_comments_while_it_waits(narrow: Bench)
 async def test_a_stream_that_fails_after_comments_says_so_in_an_event(narrow: Bench) -> None:
     token = await narrow.started()
     async with narrow.client(token) as client:
-        body = {"model": "offline/x", "stream": True, "messages": [{"role": "user"}]}
-        asked = asyncio.create_task(client.post("/v1/chat/completions", json=body), name="ask")
+        asked = asyncio.create_task(client.post("/v1/chat/completions", json=STREAMED), name="ask")
         await paused(narrow, PauseCause.RATE_LIMIT)
         await asyncio.sleep(0.05)
         narrow.model.gate.set()
@@ -225,6 +227,25 @@ async def test_a_stream_that_fails_after_comments_says_so_in_an_event(narrow: Be
     assert comments.replace(": waiting\n\n", "") == ""
     assert '"fault":"provider"' in event
     assert await cause(narrow) is PauseCause.PROVIDER
+
+
+async def test_an_agent_who_leaves_a_stream_that_waits_is_charged(
+    narrow: Bench, tmp_path: Path
+) -> None:
+    token = await narrow.started()
+    async with served_on_socket(run_plane_app(narrow.plane, narrow.clock), tmp_path / "s"):
+        transport = httpx.AsyncHTTPTransport(uds=str(tmp_path / "s"))
+        headers = {"authorization": f"Bearer {token}"}
+        async with (
+            httpx.AsyncClient(transport=transport, base_url="http://p", headers=headers) as client,
+            client.stream("POST", "/v1/chat/completions", json=STREAMED) as reply,
+        ):
+            assert await anext(reply.aiter_bytes()) == b": waiting\n\n"
+            await paused(narrow, PauseCause.RATE_LIMIT)
+        await paused(narrow, None)
+        narrow.model.gate.set()
+        await narrow.other
+        assert len(narrow.model.sent) == 1
 
 
 # a turn that is held
