@@ -44,6 +44,12 @@ class Server(NamedTuple):
         more = "".join(f"&{name}={value}" for name, value in settings.items())
         return f"postgresql://tester@/{database}?host={self.folder}{more}"
 
+    def stop(self) -> None:
+        """Shut down fast: whoever is connected is cut off."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(START_S)
+
 
 def program(name: str) -> str:
     """Return the path of a program of the server; Debian keeps them out of PATH."""
@@ -106,9 +112,7 @@ def started(folder: Path, who: tuple[int, int] | None = None) -> Iterator[Server
         _wait(server)
         yield server
     finally:
-        # Fast shutdown: whoever is connected is cut off.
-        process.send_signal(signal.SIGINT)
-        process.wait(START_S)
+        server.stop()
 
 
 def _wait(server: Server) -> None:

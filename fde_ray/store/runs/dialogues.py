@@ -21,7 +21,7 @@ from .database import Database, Statement, Transaction, inserting, updating
 from .inbox import post, run_of
 from .leases import TTL, check_epoch, given_time, lease_time
 from .rows import Epoch, OpenTurn, TurnRow
-from .sessions import end_session
+from .sessions import LOCK_SESSION, end_session
 from .sweeps import LOCAL
 
 _D, _T = schema.rounds.c, schema.turns.c
@@ -111,6 +111,7 @@ class Dialogues:
         request = request_hash or sha256_hex(turn.model_dump_json(exclude={"seq", "at"}))
 
         def change(t: Transaction) -> TurnRow:
+            t.hold(LOCK_SESSION, subject_=subject)
             known = t.one(_TURN, subject_=subject, turn_no_=turn.turn_no)
             if known is not None:
                 if known[1] != request:
@@ -143,6 +144,7 @@ class Dialogues:
         def change(t: Transaction) -> bool:
             if epoch is not None:
                 check_epoch(t, run_of(subject), epoch)
+            t.hold(LOCK_SESSION, subject_=subject)
             last = t.one(_LAST, subject_=subject)[0] or 0
             if event.seq != last + 1:
                 return _known(t, subject, event.seq, text)

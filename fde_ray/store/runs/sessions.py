@@ -18,6 +18,7 @@ from .database import Database, Statement, Transaction, among, inserting, updati
 from .inbox import post
 from .pauses import CLOSE_PAUSE
 from .rows import AttemptRow, Standing
+from .statements import storable_text
 from .supervision import ATTEMPTS, STANDINGS
 
 _A, _P, _M = schema.attempts.c, schema.parts.c, schema.commits.c
@@ -50,7 +51,7 @@ _PARTS = Statement(
     .order_by(_P.seq)
 )
 _STATE = Statement(select(_A.state).where(_THIS))
-_LOCK = Statement(select(_A.state).where(_THIS).with_for_update())
+LOCK_SESSION = Statement(select(_A.state).where(_THIS).with_for_update())
 _THIS_SNAPSHOT = (_M.subject == b("subject_")) & (_M.snapshot == b("snapshot_"))
 _MANIFEST = Statement(select(_M.manifest).where(_THIS_SNAPSHOT))
 _SET_MANIFEST = updating(schema.commits, _THIS_SNAPSHOT, columns=("manifest", "at"))
@@ -80,6 +81,7 @@ class Sessions:
 
         The greatest serial is the good one. Superseded when the session is closed.
         """
+        nonce = storable_text(nonce)
 
         def change(t: Transaction) -> int:
             known, serial, state = _found(subject, t.one(_TOKEN, subject_=subject))
@@ -158,7 +160,7 @@ class Sessions:
         now, text = self._clock.now() if at is None else at, commit.model_dump_json()
 
         def change(t: Transaction) -> Commit:
-            t.hold(_LOCK, subject_=subject)
+            t.hold(LOCK_SESSION, subject_=subject)
             known = t.one(_MANIFEST, subject_=subject, snapshot_=commit.snapshot)
             if known is not None and known[0] == text:
                 return commit

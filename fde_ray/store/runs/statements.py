@@ -5,6 +5,7 @@ The execution layer of SQLAlchemy costs several times what the statement itself 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Protocol
@@ -32,7 +33,8 @@ class Compiler(Protocol):
         ...
 
 
-NUL_STAND_IN = "\ufffd"
+STAND_IN = "\ufffd"
+_BAD = re.compile("[\\0\\ud800-\\udfff]")
 Clause = ClauseElement | Callable[[Compiler], ClauseElement]
 
 
@@ -84,12 +86,24 @@ def _picker(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ..
     return itemgetter(*names)
 
 
-def without_nul(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the parameters with U+FFFD for each NUL, which PostgreSQL refuses in a text."""
+def storable_texts(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the parameters with U+FFFD for each NUL, which PostgreSQL refuses in a text, and for
+    each half of a surrogate pair, which no database takes."""
     for value in values:
-        if value.__class__ is str and "\0" in value:
-            return tuple(v.replace("\0", NUL_STAND_IN) if isinstance(v, str) else v for v in values)
+        if value.__class__ is str and not _is_storable(value):
+            return tuple(storable_text(v) if isinstance(v, str) else v for v in values)
     return values
+
+
+def storable_text(text: str) -> str:
+    """Return the text as it reads back."""
+    return text if _is_storable(text) else _BAD.sub(STAND_IN, text)
+
+
+def _is_storable(text: str) -> bool:
+    if text.isascii():
+        return "\0" not in text
+    return _BAD.search(text) is None
 
 
 def among(column: Any, *values: str) -> Any:

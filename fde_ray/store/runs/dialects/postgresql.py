@@ -21,11 +21,12 @@ from psycopg.adapt import Loader
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import Table
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql.base import PGTypeCompiler
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from fde_ray.model.errors import FdeRayError, StoreError, UserError, shortened
 from fde_ray.store.errors import Unstorable
-from fde_ray.store.runs.statements import without_nul
+from fde_ray.store.runs.statements import storable_texts
 from fde_ray.store.runs.transaction import Transaction
 
 from . import Written
@@ -89,6 +90,17 @@ class _Number(Loader):
         return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
+class _TypeCompiler(PGTypeCompiler):
+    """Parameters are cast to what the columns are."""
+
+    def visit_INTEGER(self, type_: Any, **kw: Any) -> str:  # noqa: N802 - SQLAlchemy's name
+        return "BIGINT"
+
+
+class _SqlAlchemy(PGDialect_psycopg):
+    type_compiler_cls = _TypeCompiler
+
+
 class _Outage:
     """What the links of a process know together of a server that is away."""
 
@@ -124,7 +136,7 @@ class _Outage:
 
 class PostgresDialect:
     name = "postgresql"
-    sqlalchemy: Any = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
+    sqlalchemy: Any = _SqlAlchemy(paramstyle="format")  # type: ignore[no-untyped-call]
     has_row_locks = True
 
     def __init__(
@@ -181,8 +193,8 @@ class PostgresDialect:
         """Nan is NULL, as SQLite has it."""
         for value in values:
             if _is_nan(value):
-                return without_nul(tuple(None if _is_nan(v) else v for v in values))
-        return without_nul(values)
+                return storable_texts(tuple(None if _is_nan(v) else v for v in values))
+        return storable_texts(values)
 
     def spelled(self, sql: str) -> str:
         return _TYPE.sub(lambda found: _TYPES[found.group()], sql)

@@ -15,7 +15,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from fde_ray.model.clock import SystemClock
 from fde_ray.model.errors import FdeRayError, StoreError, UserError
 from fde_ray.store.errors import Unstorable
-from fde_ray.store.runs.statements import without_nul
+from fde_ray.store.runs.statements import storable_texts
 from fde_ray.store.runs.transaction import Transaction
 
 from . import Written
@@ -70,7 +70,7 @@ class SqliteDialect:
         return insert(table)
 
     def storable(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        return without_nul(values)
+        return storable_texts(values)
 
     def spelled(self, sql: str) -> str:
         return sql
