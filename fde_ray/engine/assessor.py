@@ -111,6 +111,8 @@ class Assessor:
         if plan.condition.kind.has_questions:
             await stages.enter(Phase.JUDGING)
         verdicts = await self._covered(plan, attempt, state, stages)
+        if plan.condition.kind.has_questions:
+            await self._chronicle.graded(attempt.subject, plan.grade_id, 0)
         notes = tuple(_note(one) for one in known.attempts)
         result = await self._assembled(graded, state, routes, chosen, verdicts, notes)
         await self._commit(plan, result, stages)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from fde_ray import __version__
 from fde_ray.gateway.pauses import clock_totals
@@ -62,6 +63,14 @@ class Chronicle:
             await self._objects.create(layout.calls_key(tenant, subject, "all", 0), _ledger(calls))
         await self._objects.create(layout.end_key(tenant, subject), _end(attempt, pauses).encode())
 
+    async def graded(self, subject: str, grade_id: str, tries: int) -> None:
+        """Write the calls of a grade that are billed to its solving attempt, which closed before:
+        those of the judges."""
+        calls = [call for call in await self._store.billed(subject) if call.grade_id == grade_id]
+        if calls:
+            key = layout.calls_key(self._tenant, subject, f"grade-{grade_id[:12]}", tries)
+            await self._objects.create(key, _ledger(calls))
+
 
 def _end(attempt: AttemptRow, pauses: Sequence[Pause]) -> str:
     end = attempt.solve_ended_at or attempt.ended_at
@@ -78,8 +87,22 @@ def _end(attempt: AttemptRow, pauses: Sequence[Pause]) -> str:
             "tree_hash": None if commit is None else commit.tree_hash,
             "charged_s": clock.charged_s if has_started else None,
             "paused_s": clock.paused_s if has_started else None,
+            "session": session_facts(attempt, pauses),
         }
     )
+
+
+def session_facts(attempt: AttemptRow, pauses: Sequence[Pause]) -> dict[str, Any]:
+    """Return what a lost row is made of again (`store.traces.SessionFacts`)."""
+    return {
+        "started_at": attempt.started_at,
+        "agent_started_at": attempt.agent_started_at,
+        "solve_ended_at": attempt.solve_ended_at,
+        "ended_at": attempt.ended_at,
+        "first_score_sha": attempt.first_score_sha,
+        "exit": None if attempt.exit is None else attempt.exit.jsonable(),
+        "pauses": [pause.jsonable() for pause in pauses],
+    }
 
 
 def _lines(events: Sequence[DialogueEvent]) -> bytes:

@@ -95,6 +95,10 @@ class Accounts:
 
         return await self._db.snapshot(query)
 
+    async def billed(self, subject: str) -> list[CallRow]:
+        """Return the calls that are billed to a session."""
+        return await self._db.read(lambda t: calls_of_subject(t, subject))
+
     async def account(self, subject: str) -> Account:
         """RowMissing when there is no such session."""
 
