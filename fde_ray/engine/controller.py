@@ -13,7 +13,7 @@ from fde_ray.model.result import CostLine
 from fde_ray.model.specs import SweepSpec
 from fde_ray.model.states import GradeState, PauseCause, Phase
 from fde_ray.store.runs import SweepRow, SweepRun
-from fde_ray.store.runs.scheduling import BreakerRow
+from fde_ray.store.runs.breakers import BreakerRow
 
 from .drift import change_of
 from .marks import Marks

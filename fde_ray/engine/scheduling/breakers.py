@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from fde_ray.model.failures import FAILURES, FailureKind, Fault
 from fde_ray.model.scheduling import SchedulingProfile
-from fde_ray.store.runs.scheduling import AttemptEvent, BreakerRow, Scope, sweep_key
+from fde_ray.store.runs.breakers import BreakerRow, Scope, sweep_key
+from fde_ray.store.runs.outlook import AttemptEvent
 
 PROBES = 2
 MAX_COOLDOWN_S = 3600

@@ -10,12 +10,12 @@ from typing import NamedTuple
 from fde_ray.model.ids import CONTROLLER_SHARD
 from fde_ray.model.profile import Profile
 from fde_ray.model.scheduling import SchedulingProfile
-from fde_ray.store.runs.scheduling import (
+from fde_ray.store.runs.breakers import BreakerRow
+from fde_ray.store.runs.outlook import (
     HOLDING,
     LOCAL_POOL,
     AdmissionRows,
     Backlog,
-    BreakerRow,
     Spent,
     SweepPolicy,
 )

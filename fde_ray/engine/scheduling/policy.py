@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fde_ray.model.scheduling import Wait, WaitReason
-from fde_ray.store.runs.scheduling import BreakerRow, WaitingRun
+from fde_ray.store.runs.breakers import BreakerRow
+from fde_ray.store.runs.outlook import WaitingRun
 
 SweepKey = tuple[str, str]
 """(tenant, name)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fde_ray.model.scheduling import SchedulingProfile
-from fde_ray.store.runs.scheduling import Measured
+from fde_ray.store.runs.outlook import Measured
 
 CUT = 0.75
 GROWTH = 0.1

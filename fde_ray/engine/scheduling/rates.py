@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.scheduling import SchedulingProfile
-from fde_ray.store.runs.scheduling import AttemptEvent
+from fde_ray.store.runs.outlook import AttemptEvent
 
 CALM_S = 30.0
 """At most one halving in this time: its effect has to be seen first."""

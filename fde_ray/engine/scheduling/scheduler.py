@@ -13,13 +13,8 @@ from fde_ray.engine.runtime import Runtime
 from fde_ray.model.scheduling import SchedulingProfile
 from fde_ray.model.states import Phase
 from fde_ray.store.runs import Epoch
-from fde_ray.store.runs.scheduling import (
-    HOLDING,
-    AdmissionRows,
-    AttemptEvent,
-    BreakerRow,
-    Scope,
-)
+from fde_ray.store.runs.breakers import BreakerRow, Scope
+from fde_ray.store.runs.outlook import HOLDING, AdmissionRows, AttemptEvent
 
 from .breakers import Windows, next_state, sampled
 from .facts import Spending, bounds_of, snapshot_of

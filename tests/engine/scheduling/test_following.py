@@ -30,7 +30,8 @@ from fde_ray.engine.scheduling.rates import (
 )
 from fde_ray.model.failures import FAILURES, FailureKind
 from fde_ray.model.scheduling import SchedulingProfile
-from fde_ray.store.runs.scheduling import AttemptEvent, Backlog, BreakerRow, Measured
+from fde_ray.store.runs.breakers import BreakerRow
+from fde_ray.store.runs.outlook import AttemptEvent, Backlog, Measured
 
 SETTINGS = SchedulingProfile.model_validate(
     {"breaker_cooldown": "60s", "starts_per_s": 4.0, "burst": 10}

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fde_ray.engine.scheduling.policy import Budget, Limits, Snapshot, SweepFacts, decide
 from fde_ray.model.scheduling import WaitReason
-from fde_ray.store.runs.scheduling import BreakerRow, WaitingRun
+from fde_ray.store.runs.breakers import BreakerRow
+from fde_ray.store.runs.outlook import WaitingRun
 
 MODELS, IMAGES, USERS = ("m0", "m1", "m2"), ("i0", "i1"), ("ann", "bob", "cyd")
 OWNERS = {shard: f"sup-{shard % 3}" for shard in range(8)}

@@ -9,7 +9,8 @@ from fde_ray.model.failures import FailureKind
 from fde_ray.model.ids import CONTROLLER_SHARD, SHARDS
 from fde_ray.model.states import PauseCause, Phase, SolveEnd
 from fde_ray.store.runs import Epoch, RunStore
-from fde_ray.store.runs.scheduling import BreakerRow, Measured, sweep_key
+from fde_ray.store.runs.breakers import BreakerRow, sweep_key
+from fde_ray.store.runs.outlook import Measured
 from tests.store.builders import ManualClock, make_inputs, make_plan, run_id
 
 ALL = range(SHARDS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fde_ray.model.ids import CONTROLLER_SHARD
 from fde_ray.store.runs import RunStore
-from fde_ray.store.runs.scheduling import BreakerRow, sweep_key
+from fde_ray.store.runs.breakers import BreakerRow, sweep_key
 from tests.cli.conftest import CommandLine
 from tests.cli.homes import SWEEP, WAITING
 
