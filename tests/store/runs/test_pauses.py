@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fde_ray.model.states import PauseCause, SolveEnd
 from fde_ray.store.runs import Epoch, Gap, Heartbeat, RunStore
 from tests.store.builders import ManualClock, make_inputs, run_id
@@ -109,3 +111,12 @@ async def test_a_pause_ends_with_a_session_that_is_lost(
     assert await store.held() == {}
     (pause,) = await store.pauses(subject)
     assert pause.closed_at == clock.at
+
+
+async def test_replicas_that_open_a_pause_at_once_open_one(store: RunStore, subject: str) -> None:
+    causes = [PauseCause.OUTAGE, PauseCause.PROVIDER, PauseCause.NO_SUPERVISOR] * 4
+    opened = await asyncio.gather(
+        *(store.open_pause(subject, cause, 100.0 + n) for n, cause in enumerate(causes))
+    )
+    (pause,) = await store.pauses(subject)
+    assert set(opened) == {pause.opened_at}
