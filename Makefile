@@ -11,7 +11,7 @@ WEED := $(GO_TOOLS)/weed-$(WEED_VERSION)/weed
 S3_TESTS := tests/store/objects tests/field_reports/test_s.py tests/cli/test_pull_killed.py \
 	tests/e2e/test_s3.py
 
-.PHONY: help setup demo test lint test-s3 test-s3-long test-local-llm bench fmt lock clean
+.PHONY: help setup demo test test-ray lint test-s3 test-s3-long test-local-llm bench fmt lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -24,6 +24,10 @@ demo: setup ## run a small sweep to its report, no key and no network needed
 
 test: lint ## check style, types, import rules, then run the tests
 	$(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
+	$(if $(PYTEST_ARGS),,$(BIN)/pytest -m ray tests/ray)
+
+test-ray: setup ## run the tests that start a Ray, one after the other
+	$(BIN)/pytest -m ray $(or $(PYTEST_ARGS),tests/ray)
 
 lint: setup ## check style, types and import rules
 	$(BIN)/ruff check .
