@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from fde_ray.model.base import digest
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage
 from fde_ray.model.clock import Clock
-from fde_ray.model.errors import ProviderError, Refusal
+from fde_ray.model.errors import ProviderError, Refusal, StoreError
 from fde_ray.model.failures import FailureKind, Fault
 from fde_ray.model.states import PauseCause
 
@@ -30,6 +30,8 @@ from .prices import PriceTable
 BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 30.0
 LONGEST_RETRY_AFTER_S = 120.0
+FINISH_WAITS_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
+"""Between tries to write what became of a call: a minute, longer than a store takes to restart."""
 
 Send = Callable[[ChatRequest, Bill], Awaitable[ChatReply]]
 
@@ -190,7 +192,7 @@ class MeteredChat:
             except BaseException as error:
                 # Cancelled, or a fault of ours after the request may have left: nobody knows.
                 cut = ProviderError(f"{type(error).__name__} while in flight", uncertain=True)
-                await asyncio.shield(self._close_failed(call, try_no, cut))
+                await asyncio.shield(self._close_failed(call, try_no, cut, is_leaving=True))
                 raise
             return await self._close_answered(call, try_no, reply)
 
@@ -213,7 +215,9 @@ class MeteredChat:
             return estimated_usage(request, reply)
         return usage
 
-    async def _close_failed(self, call: _Call, try_no: int, error: ProviderError) -> None:
+    async def _close_failed(
+        self, call: _Call, try_no: int, error: ProviderError, *, is_leaving: bool = False
+    ) -> None:
         rejected = error.kind is FailureKind.PROVIDER_REJECTED
         outcome: CallOutcome = "rejected" if rejected else "unavailable"
         usage = Usage(prompt_tokens=0, completion_tokens=0, source="provider")
@@ -221,7 +225,7 @@ class MeteredChat:
             outcome, usage = "ambiguous", estimated_usage(call.request, None)
         if is_offline(call.request.model):
             usage = usage.evolve(source="offline")
-        await self._finish(call, try_no, outcome, usage, error=error)
+        await self._finish(call, try_no, outcome, usage, error=error, is_leaving=is_leaving)
 
     async def _finish(
         self,
@@ -232,23 +236,34 @@ class MeteredChat:
         *,
         reply: ChatReply | None = None,
         error: ProviderError | None = None,
+        is_leaving: bool = False,
     ) -> None:
+        """Write what became of a try; a store that is away is waited for, unless we must leave.
+
+        An answer that is in no row would be paid for again.
+        """
         cost = self._prices.cost(call.request.model, usage)
-        await self._store.finish_call(
-            CallFinish(
-                call_id=call.call_id,
-                try_no=try_no,
-                finished_at=self._clock.now(),
-                outcome=outcome,
-                usage=usage,
-                cost_nanousd=cost.nanousd,
-                cost_reason=cost.reason,
-                model_returned=reply.model if reply else "",
-                status=error.status if error else None,
-                detail=error.detail if error else "",
-                reply=reply,
-            )
+        row = CallFinish(
+            call_id=call.call_id,
+            try_no=try_no,
+            finished_at=self._clock.now(),
+            outcome=outcome,
+            usage=usage,
+            cost_nanousd=cost.nanousd,
+            cost_reason=cost.reason,
+            model_returned=reply.model if reply else "",
+            status=error.status if error else None,
+            detail=error.detail if error else "",
+            reply=reply,
         )
+        for wait_s in () if is_leaving else FINISH_WAITS_S:
+            try:
+                await self._store.finish_call(row)
+            except StoreError:
+                await self._clock.sleep(wait_s)
+            else:
+                return
+        await self._store.finish_call(row)
 
     def _streaming_into(self, queue: asyncio.Queue[dict[str, Any] | None]) -> Send:
         async def send(request: ChatRequest, bill: Bill) -> ChatReply:

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from fde_ray.metering.calls import CallFinish
 from fde_ray.metering.ledger import MeteredChat
 from fde_ray.metering.prices import PriceTable
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage
-from fde_ray.model.errors import ProviderError, Refusal
+from fde_ray.model.errors import ProviderError, Refusal, StoreError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.states import Role
 from fde_ray.store.runs import RunStore
@@ -155,6 +156,24 @@ async def test_a_caller_who_leaves_does_not_lose_the_reply(
     await asyncio.gather(caller, return_exceptions=True)
     model.gate.set()
     assert (await chat.complete(request(), BILL, "c1")).text == "hello 1"
+    assert len(model.sent) == 1
+
+
+async def test_an_answer_is_kept_when_the_store_is_away_for_a_moment(
+    chat: MeteredChat, store: RunStore, model: FakeModel
+) -> None:
+    finish, away = store.finish_call, [StoreError("no reply"), StoreError("no reply")]
+
+    async def finish_call(row: CallFinish) -> None:
+        if away:
+            raise away.pop()
+        await finish(row)
+
+    store.finish_call = finish_call  # type: ignore[method-assign]
+    await chat.complete(request(), BILL, "c1")
+    (row,) = await store.calls_of(RUN)
+    assert row.state == "finished"
+    await chat.complete(request(), BILL, "c1")
     assert len(model.sent) == 1
 
 
