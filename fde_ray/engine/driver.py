@@ -113,8 +113,7 @@ class ShardDriver:
         await Reconciler(self._runtime, lease.epoch).after_restore(holding.shards)
         for task in await self._store.live_runs():
             if task.run.shard in holding.shards:
-                await holding.supervisor.take_over(task.run)
-                self._launch(holding, task)
+                self._launch(holding, task, takes_over=True)
 
     async def step(self) -> None:
         """Begin what may be begun and stop what nobody wants; raises when a store fails."""
@@ -193,7 +192,7 @@ class ShardDriver:
         if (holding := self._holding(task.run.shard)) is not None:
             self._launch(holding, task)
 
-    def _launch(self, holding: _Holding, task: RunTask) -> None:
+    def _launch(self, holding: _Holding, task: RunTask, *, takes_over: bool = False) -> None:
         """Begin to work on a run, unless that is under way, or its material is not what it was."""
         run = task.run
         work = _Work(run.run_id, task.plan.grade_id if run.phase.is_terminal else None)
@@ -203,7 +202,8 @@ class ShardDriver:
             self._unfit.add(run.run_id)
             log.warning("run_unfit", extra={"run": run.run_id, "reason": reason})
             return
-        running = asyncio.create_task(self._carried(holding, task), name=f"run {run.run_id[:8]}")
+        carried = self._carried(holding, task, takes_over)
+        running = asyncio.create_task(carried, name=f"run {run.run_id[:8]}")
         holding.tasks[work] = running
         running.add_done_callback(lambda done: self._landed(holding, work, done))
 
@@ -214,10 +214,10 @@ class ShardDriver:
             self._failure = error
         self._store.changed.notify([("runs",)])
 
-    async def _carried(self, holding: _Holding, task: RunTask) -> None:
+    async def _carried(self, holding: _Holding, task: RunTask, takes_over: bool) -> None:
         """Carry a run to its end. One that breaks is set aside; a store that fails ends us all."""
         try:
-            await self._patiently_worked(holding.supervisor, task)
+            await self._patiently_worked(holding.supervisor, task, takes_over)
         except Exception as error:
             log.exception("run_broken", extra={"run": task.run.run_id})
             if await is_store_failure(error, self._runtime):
@@ -226,13 +226,14 @@ class ShardDriver:
             with contextlib.suppress(Superseded):
                 await holding.supervisor.set_aside(task, kind, detail)
 
-    async def _patiently_worked(self, supervisor: Supervisor, task: RunTask) -> None:
-        """Work on a run; when trouble of ours passes, go on from its row."""
+    async def _patiently_worked(
+        self, supervisor: Supervisor, task: RunTask, takes_over: bool
+    ) -> None:
+        """Work on a run; when trouble of ours passes, take it over from ourselves."""
         patience = Patience(self._runtime.clock)
-        is_first = True
         while True:
             try:
-                if not is_first:
+                if takes_over:
                     task = RunTask(await self._store.run(task.run.run_id), task.plan)
                     await supervisor.take_over(task.run)
                     if task.run.phase is Phase.QUEUED:
@@ -240,7 +241,7 @@ class ShardDriver:
                 await self._worked(supervisor, task)
             except Exception as error:  # noqa: BLE001 - raised again unless it passes
                 await patience.wait(error)
-                is_first = False
+                takes_over = True
             else:
                 return
 
