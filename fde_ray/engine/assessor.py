@@ -17,7 +17,7 @@ from fde_ray.grading.judging import judge
 from fde_ray.grading.workspace import Unpacked, has_deliverable, unpack_parts
 from fde_ray.model.base import sha256_hex
 from fde_ray.model.errors import RunFailure, shortened
-from fde_ray.model.failures import FAILURES, FailureKind
+from fde_ray.model.failures import FAILURES, FailureKind, known_kind
 from fde_ray.model.grading import PointCoverage, Route
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.result import AttemptNote, RunResult
@@ -290,6 +290,6 @@ def _note(attempt: AttemptRow) -> AttemptNote:
         attempt=attempt.number,
         started_at=attempt.started_at,
         ended_at=attempt.ended_at,
-        kind=None if attempt.failure is None else FailureKind(attempt.failure),
+        kind=None if attempt.failure is None else known_kind(attempt.failure),
         detail=attempt.detail or (attempt.exit.detail if attempt.exit else ""),
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fde_ray.analysis.cells import Planned
 from fde_ray.model.base import sha256_hex
 from fde_ray.model.errors import UserError
-from fde_ray.model.failures import FailureKind
+from fde_ray.model.failures import known_kind
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.result import RunResult
 from fde_ray.model.states import Phase
@@ -66,7 +66,7 @@ def planned_of(sweep: str, run: SweepRun, plan: RunPlan) -> Planned:
         run_id=run.run_id,
         phase=run.phase,
         grade=run.grade,
-        failure=None if failure is None else FailureKind(failure),
+        failure=None if failure is None else known_kind(failure),
         attempts=run.attempt,
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from fde_ray.model.dialogue import DialogueEvent
 from fde_ray.model.errors import FdeRayError, RunFailure, SandboxError, StoreError, Superseded
-from fde_ray.model.failures import FailureKind
+from fde_ray.model.failures import FailureKind, known_kind
 from fde_ray.model.ids import RunId, attempt_id
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.profile import Profile
@@ -160,7 +160,7 @@ class Supervisor:
         """Go on where a driver died that had closed the attempt and not yet moved the run."""
         if attempt.failure is None:
             raise Superseded(f"{attempt.subject} was closed by another driver")
-        kind = FailureKind(attempt.failure)
+        kind = known_kind(attempt.failure)
         if kind is FailureKind.CANCELLED:
             await self._cancelled(run, attempt)
             return run._replace(phase=Phase.CANCELLED)

@@ -52,6 +52,11 @@ class FailureKind(StrEnum):
     CANCELLED = "cancelled"
 
 
+def known_kind(name: str) -> FailureKind:
+    """Return the kind of this name; one that this version does not know is unforeseen."""
+    return FailureKind(name) if name in set(FailureKind) else FailureKind.INTERNAL_ERROR
+
+
 class FailureRule(NamedTuple):
     fault: Fault
     retried: bool

@@ -9,8 +9,8 @@ import pytest
 
 from fde_ray.engine.breakage import is_tried_again
 from fde_ray.engine.runtime import Runtime
-from fde_ray.model.errors import ProviderError, Refusal, SandboxError
-from fde_ray.model.failures import FAILURES, FailureKind
+from fde_ray.model.errors import ProviderError, Refusal, SandboxError, StoreError
+from fde_ray.model.failures import FAILURES, FailureKind, known_kind
 from fde_ray.model.profile import Profile
 from fde_ray.model.states import GradeState, Phase, SolveEnd
 from fde_ray.protocol.packs import builtin_pack
@@ -307,3 +307,34 @@ def test_an_agent_that_used_up_its_memory_is_graded_even_if_its_shim_dies_then(
             assert (run.attempt, run.score) == (1, 0.0)
 
     played(main)
+
+
+def test_a_collection_that_cannot_reach_the_store_waits(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, make_stage()) as runtime:
+            create, away = runtime.objects.create, [True]
+
+            async def refused(key: str, data: bytes) -> bool:
+                if away and "/parts/" in key:
+                    raise StoreError("503 SlowDown")
+                return await create(key, data)
+
+            async def comes_back() -> None:
+                await asyncio.sleep(1800)
+                away.clear()
+
+            runtime.objects.create = refused  # type: ignore[method-assign]
+            back = asyncio.create_task(comes_back(), name="back")
+            run = await only_run(runtime)
+            await back
+            assert (run.phase, run.attempt, run.score) == (Phase.DONE, 1, 0.5)
+
+    played(main)
+
+
+def test_a_kind_of_a_later_version_is_unforeseen_and_never_a_score() -> None:
+    assert known_kind("shim_lost") is FailureKind.SHIM_LOST
+    assert known_kind("of_a_later_version") is FailureKind.INTERNAL_ERROR
+    rule = FAILURES[FailureKind.INTERNAL_ERROR]
+    assert rule.retried
+    assert not rule.graded

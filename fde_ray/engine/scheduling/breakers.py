@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from fde_ray.model.failures import FAILURES, FailureKind, Fault
+from fde_ray.model.failures import FAILURES, FailureKind, Fault, known_kind
 from fde_ray.model.scheduling import SchedulingProfile
 from fde_ray.store.runs.breakers import BreakerRow, Scope, sweep_key
 from fde_ray.store.runs.outlook import AttemptEvent
@@ -80,10 +80,7 @@ def _scopes(event: AttemptEvent, *, shared: bool) -> list[tuple[Scope, str]]:
 
 
 def _kind(event: AttemptEvent) -> FailureKind | None:
-    if event.failure is None:
-        return None
-    known = event.failure in set(FailureKind)
-    return FailureKind(event.failure) if known else FailureKind.INTERNAL_ERROR
+    return None if event.failure is None else known_kind(event.failure)
 
 
 def opening_kind(samples: Sequence[Sample], settings: SchedulingProfile) -> FailureKind | None:
