@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 from fde_ray.model.base import digest
@@ -30,6 +31,8 @@ from .prices import PriceTable
 BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 30.0
 LONGEST_RETRY_AFTER_S = 120.0
+START_WAITS_S = (0.25, 0.5, 1.0, 2.0)
+"""Between tries to note a call: its caller does better to hold it when the store is away longer."""
 FINISH_WAITS_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
 """Between tries to write what became of a call: a minute, longer than a store takes to restart."""
 
@@ -173,17 +176,17 @@ class MeteredChat:
             self._place(call.request.model, flight.says),
             self._budgets.reserved(call.request, bill.run_id, call.budget_nanousd) as bound,
         ):
-            await self._store.start_call(
-                CallStart(
-                    call_id=call.call_id,
-                    try_no=try_no,
-                    bill=bill,
-                    model=call.request.model,
-                    request_sha256=request_sha256,
-                    price_hash=self._price_hash,
-                    started_at=self._clock.now(),
-                )
+            start = CallStart(
+                call_id=call.call_id,
+                try_no=try_no,
+                bill=bill,
+                model=call.request.model,
+                request_sha256=request_sha256,
+                price_hash=self._price_hash,
+                started_at=self._clock.now(),
             )
+            # Written twice it is one row; given up at once it might stay as a call without an end.
+            await self._written(partial(self._store.start_call, start), START_WAITS_S)
             try:
                 reply = await send(bound, bill)
             except ProviderError as error:
@@ -256,14 +259,20 @@ class MeteredChat:
             detail=error.detail if error else "",
             reply=reply,
         )
-        for wait_s in () if is_leaving else FINISH_WAITS_S:
+        waits_s = () if is_leaving else FINISH_WAITS_S
+        await self._written(partial(self._store.finish_call, row), waits_s)
+
+    async def _written(
+        self, write: Callable[[], Awaitable[None]], waits_s: Sequence[float]
+    ) -> None:
+        for wait_s in waits_s:
             try:
-                await self._store.finish_call(row)
+                await write()
             except StoreError:
                 await self._clock.sleep(wait_s)
             else:
                 return
-        await self._store.finish_call(row)
+        await write()
 
     def _streaming_into(self, queue: asyncio.Queue[dict[str, Any] | None]) -> Send:
         async def send(request: ChatRequest, bill: Bill) -> ChatReply:

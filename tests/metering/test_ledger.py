@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fde_ray.metering.calls import CallFinish
+from fde_ray.metering.calls import CallFinish, CallStart
 from fde_ray.metering.ledger import MeteredChat
 from fde_ray.metering.prices import PriceTable
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage
@@ -175,6 +175,21 @@ async def test_an_answer_is_kept_when_the_store_is_away_for_a_moment(
     assert row.state == "finished"
     await chat.complete(request(), BILL, "c1")
     assert len(model.sent) == 1
+
+
+async def test_a_call_whose_start_was_noted_unheard_leaves_one_row(
+    chat: MeteredChat, store: RunStore
+) -> None:
+    start, lost = store.start_call, [StoreError("no reply")]
+
+    async def start_call(row: CallStart) -> None:
+        await start(row)
+        if lost:
+            raise lost.pop()
+
+    store.start_call = start_call  # type: ignore[method-assign]
+    await chat.complete(request(), BILL, "c1")
+    assert [(row.try_no, row.state) for row in await store.calls_of(RUN)] == [(1, "finished")]
 
 
 async def test_calls_in_flight_at_the_end_are_closed_as_ambiguous(
