@@ -57,6 +57,10 @@ class MemberLost(Exception):
     """This member died or does not answer; it may or may not have made the call."""
 
 
+class MemberGone(MemberLost):
+    """Its process will not come back; another one has to be started."""
+
+
 class PoolHandle(Protocol):
     """A pool member as seen from another process."""
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from fde_ray.model.profile import RayProfile
 
-from .calls import MemberLost
+from .calls import MemberGone, MemberLost
 from .config import POOL_KINDS, FleetConfig, PoolKind, pool_name, supervisor_name
 from .members import KICK_S, MemberHandle, Vitals
 from .sizing import PoolSizer, Size
@@ -104,6 +104,13 @@ class Crew:
         except MemberLost as error:
             self.vitals.pop(name, None)
             log.warning("member_silent", extra={"member": name, "reason": str(error)})
+            if isinstance(error, MemberGone):
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """Let the next step start another one of that name."""
+        for members in (self._supervisors, *self._pools.values()):
+            members.pop(name, None)
 
 
 def size_of(profile: RayProfile) -> Size:

@@ -92,12 +92,12 @@ class Member(ABC):
         try:
             async with opened_runtime(config.profile, unsafe=config.unsafe, environ={}) as runtime:
                 self._state = "working"
-                log.info("member_at_work", extra={"member": self.name})
+                log.info("member_at_work", extra={"member": self.name, "pid": os.getpid()})
                 await self.work(runtime)
         except Superseded as reason:
             log.warning("member_retired", extra={"member": self.name, "reason": str(reason)})
             self._state = "retired"
         except Exception as error:
-            log.exception("member_failed", extra={"member": self.name})
+            log.exception("member_failed", extra={"member": self.name, "pid": os.getpid()})
             self._state = str(error) or type(error).__name__
             await asyncio.sleep(AGAIN_S)

@@ -46,8 +46,9 @@ class RemotePool(Pool):
         return self._has.total() + self._waiting
 
     def set_members(self, members: Mapping[str, PoolHandle]) -> None:
-        if members != self._members:
-            self._members = dict(members)
+        is_new = members.keys() - self._members.keys()
+        self._members = dict(members)
+        if is_new:
             self._changed.set()
 
     async def made(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -68,10 +69,11 @@ def _joined(folder: Path, address: str) -> Iterator[None]:
 def _connected(options: dict[str, Any], folder: Path, hint: str) -> Iterator[None]:
     import ray
 
+    log_file = folder / "ray.log"
     quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        with _stderr_to(folder / "ray.log"):
+        with _stderr_to(log_file):
             ray.init(**options, **quiet)
     except Exception as error:
         log.exception("ray_not_started")
@@ -79,11 +81,13 @@ def _connected(options: dict[str, Any], folder: Path, hint: str) -> Iterator[Non
         raise UserError(f"{hint} ({type(error).__name__}: {reason})") from error
     finally:
         signal.signal(signal.SIGTERM, handler)  # Ray's own ends the process without a word
-    try:
-        yield
-    finally:
-        with _stderr_to(folder / "ray.log"):
-            ray.shutdown()
+    # A thread of Ray prints what befalls actors.
+    with open(log_file, "a", encoding="utf-8") as said, contextlib.redirect_stdout(said):
+        try:
+            yield
+        finally:
+            with _stderr_to(log_file):
+                ray.shutdown()
 
 
 @contextmanager

@@ -9,12 +9,11 @@ import ray
 from ray.exceptions import (
     ActorDiedError,
     PendingCallsLimitExceeded,
-    RayActorError,
     RayError,
     RayTaskError,
 )
 
-from fde_ray.engine.fleet.calls import MemberBusy, MemberLost, PoolCall, PoolReply
+from fde_ray.engine.fleet.calls import MemberBusy, MemberGone, MemberLost, PoolCall, PoolReply
 from fde_ray.engine.fleet.members import Vitals
 from fde_ray.engine.fleet.pool_member import ANSWER_WITHIN_S
 from fde_ray.model.errors import shortened
@@ -26,16 +25,10 @@ GRACE_S = 15.0
 
 
 class ActorHandle:
-    """May be sent to another process. The same actor gives an equal handle."""
+    """May be sent to another process."""
 
     def __init__(self, name: str, actor: Any) -> None:
         self.name, self._actor = name, actor
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ActorHandle) and self.name == other.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
 
     async def kick(self, **news: Any) -> Vitals:
         return Vitals.model_validate_json(await self._said("kick", KICK_WITHIN_S, **news))
@@ -63,6 +56,7 @@ class ActorHandle:
             raise MemberBusy(self.name) from error
         except RayTaskError as error:
             raise MemberLost(f"{self.name}: {shortened(str(error.cause))}") from error
-        except (RayActorError, RayError, TimeoutError) as error:
-            gone = "died" if isinstance(error, ActorDiedError) else "does not answer"
-            raise MemberLost(f"{self.name} {gone} ({type(error).__name__})") from error
+        except ActorDiedError as error:
+            raise MemberGone(f"{self.name} died: {shortened(str(error))}") from error
+        except (RayError, TimeoutError) as error:
+            raise MemberLost(f"{self.name} does not answer ({type(error).__name__})") from error

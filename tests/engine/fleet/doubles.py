@@ -73,19 +73,20 @@ class FakeHandle:
 
     def __init__(self, name: str, in_flight: dict[Any, int] | None = None) -> None:
         self.name, self.kicks, self.is_drained = name, list[dict[str, Any]](), False
-        self.in_flight, self.is_dead = in_flight or {}, False
+        self.in_flight = in_flight or {}
+        self.error: MemberLost | None = None
 
     async def kick(self, **news: Any) -> Vitals:
         await asyncio.sleep(0)
-        if self.is_dead:
-            raise MemberLost(self.name)
+        if self.error is not None:
+            raise self.error
         self.kicks.append(news)
         return Vitals(name=self.name, pid=1, state="working", lag_s=0.0, in_flight=self.in_flight)
 
     async def drain(self) -> None:
         self.is_drained = True
-        if self.is_dead:
-            raise MemberLost(self.name)
+        if self.error is not None:
+            raise self.error
 
 
 class FakeHirer:

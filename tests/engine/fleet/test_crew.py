@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fde_ray.engine.fleet.calls import MemberGone, MemberLost
 from fde_ray.engine.fleet.config import FleetConfig
 from fde_ray.engine.fleet.crew import Crew
 from fde_ray.model.profile import Profile
@@ -69,11 +70,11 @@ def test_a_silent_member_keeps_nobody_else_from_being_kicked() -> None:
         hirer = FakeHirer()
         crew = Crew(make_config(), hirer)
         await crew.step(0.0)
-        hirer.hired["sup-0"].is_dead = True
+        hirer.hired["sup-0"].error = MemberLost("as the test says")
         await crew.step(5.0)
         assert len(hirer.hired["sup-1"].kicks) == 2
         assert "sup-0" not in crew.vitals
-        hirer.hired["sup-0"].is_dead = False
+        hirer.hired["sup-0"].error = None
         await crew.step(10.0)
         assert "sup-0" in crew.vitals
 
@@ -85,8 +86,23 @@ def test_all_are_drained_even_if_one_cannot_be_reached() -> None:
         hirer = FakeHirer()
         crew = Crew(make_config(), hirer)
         await crew.step(0.0)
-        hirer.hired["sup-0"].is_dead = True
+        hirer.hired["sup-0"].error = MemberLost("as the test says")
         await crew.drain()
         assert all(handle.is_drained for handle in hirer.hired.values())
+
+    played(main)
+
+
+def test_a_member_whose_process_is_gone_for_good_is_replaced() -> None:
+    async def main() -> None:
+        hirer = FakeHirer()
+        crew = Crew(make_config(), hirer)
+        await crew.step(0.0)
+        gone = hirer.hired.pop("judge-0")
+        gone.error = MemberGone("judge-0")
+        await crew.step(5.0)
+        await crew.step(10.0)
+        assert hirer.hired["judge-0"] is not gone
+        assert hirer.hired["judge-0"].kicks
 
     played(main)
