@@ -26,6 +26,7 @@ from fde_ray.store.pulls import Puller, Where, kinds_of
 from fde_ray.store.pulls.checking import check_parts
 from fde_ray.store.pulls.keeping import Keeper
 from fde_ray.store.results import results_of
+from tests.store.objects.fake_s3 import Fault, fake_s3
 from tests.store.objects.s3_servers import ENVIRON, REAL, Servers, make_settings
 
 CASES, REPEATS = ("017", "036"), 2
@@ -51,14 +52,14 @@ def spec() -> SweepSpec:
     )
 
 
-async def swept(home: Path, objects: S3Settings | None) -> dict[str, Any]:
+async def swept(home: Path, objects: S3Settings | None, **changes: Any) -> dict[str, Any]:
     """Run the sweep without processes; return its canonical results, read from the bucket."""
     gateway = DirectGateway()
     chosen = {"home": str(home), "objects": objects and objects.jsonable()}
     profile = Profile.model_validate(chosen)
     async with opened_runtime(profile, environ=ENVIRON, sandbox=NullSandbox(gateway)) as runtime:
         gateway.connect(runtime.run_plane, runtime.grade_plane)
-        await Controller(runtime).submit(spec())
+        await Controller(runtime).submit(spec().evolve(**changes))
         (status,) = await carried_out(runtime, [SWEEP])
         assert status.is_complete
         found = results_of(runtime.objects, runtime.tenant, SWEEP)
@@ -78,6 +79,47 @@ async def test_sweep_on_s3_equals_that_on_a_folder(
     assert on_s3 == on_folder
     assert not [p for p in (tmp_path / "two" / "objects").rglob("*") if p.is_file()]
     await _comes_back(settings, tmp_path / "out", set(on_s3))
+
+
+FAULTS: tuple[dict[str, Any], ...] = (
+    {"status": 503, "code": "SlowDown"},
+    {"status": 503, "code": "SlowDown", "after": True},
+    {"status": 429, "code": ""},
+    {"status": 500, "code": "InternalError", "after": True},
+    {"cut": True},
+    {"cut": True, "after": True},
+    {"cut": True, "after": True, "delay_s": 1.5},
+)
+OBJECTS = (
+    "/specs/",
+    "/start.json",
+    "/parts/",
+    "/manifest.json",
+    "/dialogue.jsonl",
+    "/end.json",
+    "/result.json",
+    "/marks/",
+)
+
+
+async def test_sweep_on_s3_in_a_storm_equals_that_on_a_folder(tmp_path: Path) -> None:
+    few: dict[str, Any] = {"cases": ("017",), "repeats": 1}
+    on_folder = await swept(tmp_path / "one", None, **few)
+    with fake_s3() as s3:
+        # Two kinds for every family of objects: one alone would wait longer and longer.
+        storm = [
+            Fault("PUT", part, **FAULTS[(place + shift) % len(FAULTS)])
+            for place, part in enumerate(OBJECTS)
+            for shift in (0, 3)
+        ]
+        s3.faults = [
+            *storm,
+            Fault("GET", "/local/", cut=True),
+            Fault("HEAD", "/local/", status=500),
+        ]
+        on_s3 = await swept(tmp_path / "two", make_settings(s3.endpoint, read_timeout="1s"), **few)
+    assert on_s3 == on_folder
+    assert [fault.part for fault in storm if fault.times > 0] == []
 
 
 async def test_manifest_is_there_though_the_plane_never_came_to_write_it(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import threading
 
 FLOOR = 1.0
 """Calls a second that always go out, so that the end of the trouble is noticed."""
+LEAST_PEAK = 20.0
+"""What a process counts as its rate before the trouble at least: an idle one may soon be busy."""
 WINDOW_S = 1.0
 """One cut and one rise at most in this time: calls already under way say the same thing again."""
 LONGEST_WAIT_S = 2.0
@@ -53,7 +55,7 @@ class Pace:
             if self._rate is not None and now - self._cut_at < WINDOW_S:
                 return
             if self._rate is None:
-                self._rate = self._peak = float(max(self._calls, self._calls_before, FLOOR))
+                self._rate = self._peak = float(max(self._calls, self._calls_before, LEAST_PEAK))
                 self._tokens, self._filled_at = 0.0, now
             self._rate = max(FLOOR, self._rate * CUT)
             self._cut_at = self._risen_at = now
