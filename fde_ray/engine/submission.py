@@ -45,6 +45,13 @@ class Submission:
             return False
         plans = planned(self._runtime, spec)
         document = resolved(spec, plans)
+        if known is None and await self._versions.has(spec.name):
+            if (known := await self._known(spec.name)) is not None:
+                return await self.submit(spec)  # another process came first
+            raise UserError(
+                f"the bucket holds sweep {spec.name!r}, but this run store does not know it: "
+                "`fde-ray store rebuild` brings it back; else choose another name"
+            )
         new = await self._store.submit_sweep(self._runtime.tenant, spec.name, document, plans)
         await self._versions.keep(spec.name, document, lambda: plans)
         return new

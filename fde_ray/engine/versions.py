@@ -44,6 +44,10 @@ class SpecVersions:
                 await write_runs(self._objects, self._tenant, sweep, plans(), number=number)
             return number
 
+    async def has(self, sweep: str) -> bool:
+        """Tell whether the bucket holds any spec of the sweep."""
+        return latest_of(await self._objects.list(layout.specs_prefix(self._tenant, sweep))) > 0
+
     async def latest(self, sweep: str) -> dict[str, Any]:
         """Return the latest spec as it was stored; StoreError says in a sentence what is wrong."""
         number = latest_of(await self._objects.list(layout.specs_prefix(self._tenant, sweep)))

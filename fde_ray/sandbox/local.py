@@ -117,6 +117,14 @@ class LocalSandbox:
             subject=subject, pid=state["pid"], start_time=state["start_time"], dir=str(folder)
         )
 
+    async def sessions(self) -> list[Handle]:
+        """Return a handle for each session that was started here and not removed."""
+        return await asyncio.to_thread(self._sessions)
+
+    def _sessions(self) -> list[Handle]:
+        found = (self.handle_of(s) for s in _subjects(self._home / "sessions"))
+        return [handle for handle in found if handle is not None]
+
     async def _prepared(self) -> tuple[Runtime, CgroupSite, Path, SandboxFacts]:
         async with self._probing:
             if self._ready is None:
@@ -215,6 +223,15 @@ def _config(
         "cgroup": asdict(cgroup),
         "give_up_s": max(session.limits.pause_cap_s, LEAST_PATIENCE_S),
     }
+
+
+def _subjects(home: Path) -> list[str]:
+    """Return the subjects of the folders of sessions, as far as they can be read."""
+    found = []
+    for config in sorted(home.glob("*/config.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            found.append(str(json.loads(config.read_bytes())["subject"]))
+    return found
 
 
 def _read_state(folder: Path) -> dict[str, Any]:

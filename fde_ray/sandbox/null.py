@@ -80,6 +80,16 @@ class NullSandbox:
             return "running"
         return "lost" if not task.cancelled() and task.exception() else "ended"
 
+    async def over(self, handles: Sequence[Handle]) -> frozenset[str]:
+        return frozenset(
+            one.subject
+            for one in handles
+            if (task := self._sessions.get(one.subject)) is None or task.done()
+        )
+
+    async def sessions(self) -> list[Handle]:
+        return [Handle(subject=s, pid=0, start_time=0, dir="") for s in self._sessions]
+
     async def outcome(self, handle: Handle) -> Outcome:
         state = await self.state(handle)
         task = self._sessions.get(handle.subject)

@@ -191,6 +191,12 @@ class Stage:
             return "lost"
         return "ended" if task.done() else "running"
 
+    async def over(self, handles: Sequence[Handle]) -> frozenset[str]:
+        return frozenset([h.subject for h in handles if await self.state(h) != "running"])
+
+    async def sessions(self) -> list[Handle]:
+        return [_handle(subject) for subject in self._sessions]
+
     async def outcome(self, handle: Handle) -> Outcome:
         return Outcome(phase="ended")
 

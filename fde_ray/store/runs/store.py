@@ -25,6 +25,7 @@ from .location import StoreLocation
 from .migrations import migrate
 from .notifier import Notifier
 from .pauses import Pauses
+from .rebuilding import Rebuilding
 from .reconciling import Reconciling
 from .scheduling import Scheduling
 from .sessions import Sessions
@@ -42,6 +43,7 @@ class RunStore(
     Leases,
     Generations,
     Reconciling,
+    Rebuilding,
     Grades,
     Sessions,
     Dialogues,
