@@ -11,7 +11,7 @@ WEED := $(GO_TOOLS)/weed-$(WEED_VERSION)/weed
 S3_TESTS := tests/store/objects tests/field_reports/test_s.py tests/cli/test_pull_killed.py \
 	tests/e2e/test_s3.py
 
-.PHONY: help setup demo test test-ray lint test-s3 test-s3-long test-local-llm bench fmt lock clean
+.PHONY: help setup demo test test-ray chaos lint test-s3 test-s3-long test-local-llm bench fmt lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -60,6 +60,9 @@ $(WEED):
 	folder=$$(go mod download -json github.com/seaweedfs/seaweedfs@$(WEED_VERSION) \
 		| sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p') && cd "$$folder" && \
 		CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o $@ ./weed
+
+chaos: setup ## break everything everywhere (long; CHAOS_SEED=n plays one again)
+	$(BIN)/pytest -m "slow or ray or not slow" $(or $(PYTEST_ARGS),tests/chaos)
 
 bench: setup ## measure what the driver itself costs
 	$(BIN)/python -m benchmarks
