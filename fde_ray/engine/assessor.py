@@ -31,6 +31,7 @@ from .chronicle import Chronicle
 from .conversation import Conversation, bill_for
 from .marks import Marks
 from .outcome import Evidence, assembled
+from .patrol import Patrol
 from .pools import Pool
 from .reconciliation import Reconciler
 from .routes import Graded, RouteRunner, archive_caps
@@ -46,11 +47,16 @@ NO_FILES = sha256_hex(b"")
 
 class Assessor:
     def __init__(
-        self, runtime: Runtime, epoch: Epoch, conversation: Conversation, judges: Pool
+        self,
+        runtime: Runtime,
+        epoch: Epoch,
+        conversation: Conversation,
+        judges: Pool,
+        patrol: Patrol,
     ) -> None:
         self._runtime, self._store, self._epoch = runtime, runtime.store, epoch
         self._conversation, self._judges = conversation, judges
-        self._routes = RouteRunner(runtime, epoch)
+        self._routes = RouteRunner(runtime, epoch, patrol)
         self._sessions = SessionHost(runtime, epoch)
         self._chronicle = Chronicle(runtime.store, runtime.objects, runtime.tenant)
         self._reconciler = Reconciler(runtime, epoch)

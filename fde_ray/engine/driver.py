@@ -26,6 +26,7 @@ from .breakage import is_store_failure, loss_of
 from .conversation import Conversation
 from .drift import change_since
 from .patience import Patience
+from .patrol import Patrol
 from .pools import CallPool, Pool
 from .reconciliation import Reconciler
 from .runtime import Runtime
@@ -86,6 +87,9 @@ class ShardDriver:
         self._most = runs + gradings + ADMIT_AHEAD
         self._holdings: dict[int, _Holding] = {}
         self._keeper = LeaseKeeper(runtime.location, self._lost, clock=runtime.clock)
+        self._patrol = Patrol(
+            runtime.sandbox, runtime.store.changed, runtime.clock, runtime.profile.patrol_every
+        )
         self._leaving: set[asyncio.Task[None]] = set()
         self._unfit: set[str] = set()
         self._failure: BaseException | None = None
@@ -128,14 +132,19 @@ class ShardDriver:
 
         The leases are not given back.
         """
-        pump = asyncio.create_task(self._pumped(), name="inbox")
-        pump.add_done_callback(self._pump_ended)
+        servants = (
+            asyncio.create_task(self._pumped(), name="inbox"),
+            asyncio.create_task(self._patrol.walk(), name="patrol"),
+        )
+        for servant in servants:
+            servant.add_done_callback(self._servant_ended)
         async with self._keeper:
             try:
                 yield
             finally:
-                pump.cancel()
-                await asyncio.gather(pump, return_exceptions=True)
+                for servant in servants:
+                    servant.cancel()
+                await asyncio.gather(*servants, return_exceptions=True)
                 for holding in tuple(self._holdings.values()):
                     await self._let_go(holding)
                 await asyncio.gather(*self._leaving, return_exceptions=True)
@@ -254,7 +263,7 @@ class ShardDriver:
             async with self._grading:
                 await supervisor.grade(RunTask(run, task.plan))
 
-    def _pump_ended(self, task: asyncio.Task[None]) -> None:
+    def _servant_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failure = error
             self._store.changed.notify([("runs",)])
@@ -283,8 +292,8 @@ class ShardDriver:
     def _supervisor(self, lease: Lease) -> Supervisor:
         runtime, pools = self._runtime, self._pools
         conversation = Conversation(runtime, pools.customer, pools.detectors)
-        assessor = Assessor(runtime, lease.epoch, conversation, pools.judges)
-        return Supervisor(runtime, lease.epoch, conversation, assessor)
+        assessor = Assessor(runtime, lease.epoch, conversation, pools.judges, self._patrol)
+        return Supervisor(runtime, lease.epoch, conversation, assessor, self._patrol)
 
 
 def own_pools(runtime: Runtime) -> Pools:

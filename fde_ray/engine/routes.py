@@ -22,8 +22,9 @@ from fde_ray.store.objects import layout
 from fde_ray.store.runs import AttemptRow, Epoch, woken
 
 from .patience import wait_before_start
+from .patrol import Patrol
 from .runtime import Runtime
-from .sessions import POLL_S, Lookout, SessionHost
+from .sessions import FORGOTTEN_S, SessionHost
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +50,9 @@ Keep = Callable[[Route], Awaitable[object]]
 
 
 class RouteRunner:
-    def __init__(self, runtime: Runtime, epoch: Epoch) -> None:
+    def __init__(self, runtime: Runtime, epoch: Epoch, patrol: Patrol) -> None:
         self._runtime, self._store, self._epoch = runtime, runtime.store, epoch
+        self._patrol = patrol
         self._sessions = SessionHost(runtime, epoch)
 
     async def run(self, graded: Graded, number: int, keep: Keep) -> None:
@@ -196,18 +198,21 @@ class RouteRunner:
         return output
 
     async def _committed(self, session: AttemptRow) -> AttemptRow:
-        lookout = Lookout()
-        with self._store.changed.watch(("session", session.subject)) as news:
+        subject = session.subject
+        with (
+            self._store.changed.watch(("session", subject)) as news,
+            self._patrol.over(subject) as suspicion,
+        ):
             while True:
-                now = await self._store.session(session.subject)
+                now = await self._store.session(subject)
                 if now.state == "committed":
                     return now
                 if now.solve_end is not None and not now.solve_end.is_graded:
                     kind, _, detail = (now.detail or "").partition(": ")
                     known = kind if kind in set(FailureKind) else FailureKind.SHIM_LOST
                     raise RunFailure(FailureKind(known), detail)
-                await woken(news, POLL_S)
-                if lookout.is_due() and (loss := await self._sessions.loss(now)):
+                await woken(news, FORGOTTEN_S)
+                if suspicion.taken() and (loss := await self._sessions.loss(now)):
                     raise RunFailure(*loss)
 
     async def _close(

@@ -6,7 +6,6 @@ talks to a plane, and the plane writes rows.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Literal, NamedTuple
 
 from fde_ray.model.failures import FailureKind
@@ -18,27 +17,13 @@ from fde_ray.store.runs import AttemptRow, Epoch
 from .chronicle import Chronicle
 from .runtime import Runtime
 
-POLL_S = 2.0
-"""How long a change may go unseen that no wake-up told of: another process, a dead shim."""
+FORGOTTEN_S = 60.0
+"""How long a change may go unseen of which neither the inbox nor the patrol has told."""
 
 
 class Loss(NamedTuple):
     kind: FailureKind
     detail: str
-
-
-class Lookout:
-    """Says when to look whether a session still lives: every POLL_S, whatever news come."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._next = self._loop.time() + POLL_S
-
-    def is_due(self) -> bool:
-        if self._loop.time() < self._next:
-            return False
-        self._next = self._loop.time() + POLL_S
-        return True
 
 
 class SessionHost:

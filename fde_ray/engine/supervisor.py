@@ -25,9 +25,10 @@ from .conversation import Conversation
 from .marks import Marks
 from .material import CaseKeys
 from .patience import wait_before_start
+from .patrol import Patrol
 from .planning import WORKSPACE
 from .runtime import Runtime
-from .sessions import POLL_S, Lookout, Loss, SessionHost
+from .sessions import FORGOTTEN_S, Loss, SessionHost
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +37,15 @@ class Supervisor:
     """Drives runs of one lease. `epoch` fences every change."""
 
     def __init__(
-        self, runtime: Runtime, epoch: Epoch, conversation: Conversation, assessor: Assessor
+        self,
+        runtime: Runtime,
+        epoch: Epoch,
+        conversation: Conversation,
+        assessor: Assessor,
+        patrol: Patrol,
     ) -> None:
         self._runtime, self._store, self._epoch = runtime, runtime.store, epoch
-        self._conversation, self._assessor = conversation, assessor
+        self._conversation, self._assessor, self._patrol = conversation, assessor, patrol
         self._sessions = SessionHost(runtime, epoch)
         self._marks = Marks(runtime.store, runtime.objects, runtime.tenant)
 
@@ -126,11 +132,13 @@ class Supervisor:
     async def _watch(self, run: RunRow, plan: RunPlan) -> RunRow:
         """Answer turns until the session is committed, lost or cancelled."""
         subject = attempt_id(RunId(run.run_id), run.attempt)
-        lookout = Lookout()
-        with self._store.changed.watch(("session", subject)) as news:
+        with (
+            self._store.changed.watch(("session", subject)) as news,
+            self._patrol.over(subject) as suspicion,
+        ):
             while (run := await self._followed(run, plan, subject)).phase in _WATCHED:
-                await woken(news, POLL_S)
-                if not lookout.is_due():
+                await woken(news, FORGOTTEN_S)
+                if not suspicion.taken():
                     continue
                 attempt = await self._store.session(subject)
                 loss = await self._sessions.loss(attempt)

@@ -84,6 +84,8 @@ class Profile(Record):
     provider_retries: int = Field(default=4, ge=0, le=20)
     snapshot_every: Duration = parse_duration("30m")
     heartbeat_every: Duration = parse_duration("5s")
+    patrol_every: Duration = parse_duration("2s")
+    """Between two looks at which sandboxes have ended without a word."""
 
     def __repr__(self) -> str:
         return f"Profile(tenant={self.tenant!r}, runtime={self.sandbox.runtime!r})"

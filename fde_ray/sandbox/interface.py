@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from .records import Completed, Handle, Once, Outcome, SandboxFacts, SessionStart, SessionState
@@ -21,6 +22,10 @@ class Sandbox(Protocol):
         ...
 
     async def state(self, handle: Handle) -> SessionState: ...
+
+    async def over(self, handles: Sequence[Handle]) -> frozenset[str]:
+        """Return the subjects of those sessions that run no more, in one look for all."""
+        ...
 
     async def outcome(self, handle: Handle) -> Outcome: ...
 

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,10 @@ class LocalSandbox:
     async def state(self, handle: Handle) -> SessionState:
         """Tell running, ended (it finished its work or was stopped) or lost (see `outcome`)."""
         return await asyncio.to_thread(_state, handle)
+
+    async def over(self, handles: Sequence[Handle]) -> frozenset[str]:
+        """Return the subjects of those sessions that run no more, in one look for all."""
+        return await asyncio.to_thread(_over, handles)
 
     async def outcome(self, handle: Handle) -> Outcome:
         """Return what the shim wrote down last."""
@@ -248,6 +253,12 @@ def _state(handle: Handle) -> SessionState:
     # Read after the check: a shim writes its last phase before it leaves.
     phase = _read_state(Path(handle.dir)).get("phase")
     return "ended" if phase in ("ended", "stopped") else "lost"
+
+
+def _over(handles: Sequence[Handle]) -> frozenset[str]:
+    return frozenset(
+        one.subject for one in handles if not processes.is_alive(one.pid, one.start_time)
+    )
 
 
 def _outcome(handle: Handle) -> Outcome:

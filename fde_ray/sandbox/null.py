@@ -10,7 +10,7 @@ import gzip
 import hashlib
 import io
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from fde_ray.model.base import sha256_hex

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Coroutine
 from typing import Any
 
 from fde_ray.engine.runtime import Runtime
@@ -13,8 +16,24 @@ class Killer:
 
     def __init__(self, after: int | None) -> None:
         self._left, self.writes = after, 0
+        self._struck = asyncio.Event()
+
+    async def outlived(self, work: Coroutine[Any, Any, object]) -> None:
+        """Carry out the work of a driver, or as much of it as comes before its end."""
+        working = asyncio.create_task(work)
+        striking = asyncio.create_task(self._struck.wait())
+        await asyncio.wait((working, striking), return_when=asyncio.FIRST_COMPLETED)
+        striking.cancel()
+        if self.has_struck:
+            working.cancel()
+            with contextlib.suppress(asyncio.CancelledError, StoreError):
+                await working
+        else:
+            await working
 
     def watch(self, runtime: Runtime) -> None:
+        loop = asyncio.get_running_loop()
+        self._strike = lambda: loop.call_soon_threadsafe(self._struck.set)
         database, objects = runtime.store._db, runtime.objects
         call, written, create = database._call, database._written, objects.create
 
@@ -52,6 +71,8 @@ class Killer:
         self.writes += 1
         if self._left is not None:
             self._left -= 1
+            if self.has_struck:
+                self._strike()
 
     def _check(self) -> None:
         if self.has_struck:

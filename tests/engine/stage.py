@@ -12,7 +12,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -113,6 +113,10 @@ class Agent:
                     return await call(plane, await self._token(plane, scope))
             except StoreError:
                 pass
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise  # the session is stopped; else its plane went away during the call
             except Refusal as refusal:
                 if refusal.fault is not Fault.OURS or refusal.code == "provider_rejected":
                     raise
