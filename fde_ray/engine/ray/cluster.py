@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from .leftovers import alone, is_joined, ray_folder, reap, record, temp_folder
 log = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 80 * 2**20
+REACHED_WITHIN_S = 10.0
 
 
 @contextmanager
@@ -61,8 +63,22 @@ def _local(folder: Path) -> Iterator[None]:
 @contextmanager
 def _joined(folder: Path, address: str) -> Iterator[None]:
     hint = f"cannot join the Ray at {address}; check RAY_ADDRESS and its token, or unset it"
+    if address != "auto":
+        check_reachable(address, hint)
     with _connected({"address": address}, folder, hint):
         yield
+
+
+def check_reachable(address: str, hint: str) -> None:
+    """UserError unless somebody listens at `host:port`: Ray itself tries for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdigit() or int(port) > 65535:
+        raise UserError(f"RAY_ADDRESS is {address!r}; it takes host:port of the head, or auto")
+    try:
+        socket.create_connection((host, int(port)), REACHED_WITHIN_S).close()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UserError(f"{hint} ({shortened(reason, 200)})") from error
 
 
 @contextmanager
