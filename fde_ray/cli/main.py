@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import case, comparing, demo, doctor, report, results, run, sweep
+from . import case, comparing, demo, doctor, report, results, run, store, sweep
 from .exits import ended
 from .output import readable
 
@@ -34,6 +34,7 @@ app.add_typer(results.app, name="results")
 app.command(name="report")(report.report)
 app.command(name="cost")(report.cost)
 app.add_typer(case.app, name="case")
+app.add_typer(store.app, name="store")
 app.command(name="doctor")(doctor.doctor)
 
 

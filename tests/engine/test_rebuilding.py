@@ -313,7 +313,7 @@ async def statuses(runtime: Runtime) -> list[Any]:
 
 
 def test_a_store_lost_at_any_moment_leaves_a_sweep_that_ends_alike(tmp_path: Path) -> None:
-    """Killed after any of its writes, and the rows gone: one result, equal to an undisturbed one."""
+    """Killed after any of its writes, and the rows gone: one result, as of an undisturbed one."""
 
     async def one(home: Path, after: int | None) -> tuple[dict[str, Any], int, int]:
         stage, killer = make_stage(asks_and_delivers), Killer(after)

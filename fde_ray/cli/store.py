@@ -1,0 +1,140 @@
+"""`fde-ray store …`: the run store itself, and how it comes back when it is lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .setting import JsonOption, ProfileOption
+
+if TYPE_CHECKING:
+    from fde_ray.engine.rebuilding import Rebuilt
+    from fde_ray.model.profile import Profile
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="The run store: the rows that say where every run is.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+SHOWN = 20
+"""Lines of one kind that are shown; `--json` has all."""
+TOLD_EVERY = 500
+"""Runs between two lines of progress."""
+
+
+@app.callback()
+def _root() -> None:
+    pass
+
+
+@app.command()
+def rebuild(
+    profile: ProfileOption = None,
+    json_: JsonOption = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Tell what would be rebuilt; store nothing.")
+    ] = False,
+) -> None:
+    """Make the rows of a lost run store again, from the bucket and the sessions that still run.
+
+    Every row that is there stays, so that it may be stopped and begun again. Finished runs come
+    back with their results and are not repeated. Sweeps with work left come back paused.
+    Exit code 1: some sweep could not be rebuilt, or an object was spoilt.
+
+    Examples:
+
+      fde-ray store rebuild --dry-run
+
+      fde-ray store rebuild --profile profile.yaml --json
+    """
+    from .output import emit_json
+    from .setting import profile_from, wait_for
+
+    told = wait_for(_rebuilt(profile_from(profile), dry_run), go_on="fde-ray store rebuild")
+    if json_:
+        emit_json(as_json(told))
+    else:
+        _show(told)
+    if told.problems or told.findings:
+        raise typer.Exit(1)
+
+
+async def _rebuilt(profile: Profile, dry_run: bool) -> Rebuilt:
+    from fde_ray.engine.rebuilding import Rebuilder
+
+    from .output import note
+    from .setting import system
+
+    def watch(done: int, of: int) -> None:
+        if done % TOLD_EVERY == 0 or done == of:
+            note(f"{done} of {of} runs looked through")
+
+    async with system(profile) as runtime:
+        len(runtime.cases)  # a broken case package is told before anything is stored
+        return await Rebuilder(runtime).rebuild(dry_run=dry_run, watch=watch)
+
+
+def _show(told: Rebuilt) -> None:
+    from fde_ray.engine.rebuilding import NOT_IN_THE_BUCKET
+
+    from .output import note, program, safe, say, table
+
+    if not told.sweeps:
+        note("every sweep of the bucket is in the run store; there is nothing to rebuild")
+        return
+    table(
+        ["sweep", "state", "runs", "what became of them"],
+        [
+            [
+                sweep.name,
+                sweep.state or "not rebuilt",
+                str(sweep.runs),
+                safe(sweep.problem)
+                if sweep.problem is not None
+                else " ".join(f"{fate.value}:{n}" for fate, n in sweep.fates.items()),
+            ]
+            for sweep in told.sweeps
+        ],
+    )
+    for finding in told.findings[:SHOWN]:
+        say(f"{finding.kind}: {safe(finding.key)}: {safe(finding.reason)}")
+    if len(told.findings) > SHOWN:
+        say(f"and {len(told.findings) - SHOWN} more; --json has all")
+    if told.unknown_calls:
+        note(f"the cost of {told.unknown_calls} runs is unknown: some of their calls are not there")
+    if told.living:
+        note(f"{len(told.living)} sessions still run for void attempts; the next fde-ray ends them")
+    if told.strangers:
+        note(f"{len(told.strangers)} sessions run here for no run of these sweeps; left alone")
+    note(f"not in the bucket: {'; '.join(NOT_IN_THE_BUCKET)}")
+    if told.dry_run:
+        note(f"nothing is stored; to do it: {program()} store rebuild")
+    elif any(sweep.state == "paused" for sweep in told.sweeps):
+        note(f"next: {program()} sweep resume SWEEP goes on with a paused one")
+
+
+def as_json(told: Rebuilt) -> dict[str, Any]:
+    from fde_ray.engine.rebuilding import NOT_IN_THE_BUCKET
+
+    return {
+        "dry_run": told.dry_run,
+        "incarnation": told.incarnation,
+        "runs": told.runs,
+        "fates": {fate.value: count for fate, count in told.fates.items()},
+        "sweeps": [
+            {
+                "sweep": sweep.name,
+                "state": sweep.state,
+                "runs": sweep.runs,
+                "fates": {fate.value: count for fate, count in sweep.fates.items()},
+                "problem": sweep.problem,
+            }
+            for sweep in told.sweeps
+        ],
+        "findings": [finding.jsonable() for finding in told.findings],
+        "runs_with_unknown_cost": told.unknown_calls,
+        "living": list(told.living),
+        "strangers": list(told.strangers),
+        "not_in_the_bucket": list(NOT_IN_THE_BUCKET),
+    }
