@@ -60,6 +60,30 @@ def rebuild(
         raise typer.Exit(1)
 
 
+@app.command()
+def restored(profile: ProfileOption = None) -> None:
+    """Say that the run store was put back from a backup, before anything else runs.
+
+    Whoever drove the store before can change nothing any more; each next owner of a run holds its
+    row against the bucket first: a result that is there counts, later attempts keep their numbers.
+
+    Example: fde-ray store restored
+    """
+    from .output import note
+    from .setting import profile_from, wait_for
+
+    number = wait_for(_restored(profile_from(profile)))
+    note(f"noted: the run store is in its incarnation {number}")
+
+
+async def _restored(profile: Profile) -> int:
+    from .setting import system
+
+    async with system(profile) as runtime:
+        await runtime.store.refuse_if_held()
+        return await runtime.store.raise_incarnation()
+
+
 async def _rebuilt(profile: Profile, dry_run: bool) -> Rebuilt:
     from fde_ray.engine.rebuilding import Rebuilder
 

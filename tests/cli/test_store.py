@@ -59,3 +59,8 @@ def test_an_empty_bucket_has_nothing_to_rebuild(empty_home: Path, cli: CommandLi
     said = cli("store", "rebuild")
     assert said.code == 0
     assert "nothing to rebuild" in said.err
+
+
+def test_a_restore_is_noted_once_for_each_time(empty_home: Path, cli: CommandLine) -> None:
+    assert "incarnation 2" in cli("store", "restored").err
+    assert "incarnation 3" in cli("store", "restored").err
