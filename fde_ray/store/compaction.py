@@ -164,7 +164,7 @@ async def _new_runs(
 ) -> AsyncIterator[EndedRun]:
     async def read(key: str) -> ReadResult | None:
         found = await read_mark(objects, key)
-        if found.mark is None or found.finding is not None:
+        if found is None or found.mark is None or found.finding is not None:
             return found
         if covered.get((found.mark.run_id, found.mark.grade_id), ("",))[0] == digest(found.mark):
             return None

@@ -76,7 +76,8 @@ async def read_results(objects: ObjectStore, tenant: str, sweep: str) -> AsyncIt
     """Yield every marked run of a sweep in the order of run ids, sound or not."""
     keys = await objects.list(layout.marks_prefix(tenant, sweep))
     async for read in side_by_side(keys, lambda key: _read(objects, tenant, key)):
-        yield read
+        if read is not None:
+            yield read
 
 
 async def results_of(objects: ObjectStore, tenant: str, sweep: str) -> AsyncIterator[RunResult]:
@@ -102,15 +103,18 @@ def parse_result(data: bytes) -> RunResult:
     return _parsed(RunResult, data, MAX_RESULT_BYTES)
 
 
-async def read_mark(objects: ObjectStore, key: str) -> ReadResult:
-    """Return the mark under a key, without its result, or a finding."""
+async def read_mark(objects: ObjectStore, key: str) -> ReadResult | None:
+    """Return the mark under a key, without its result, or a finding.
+
+    None = it was taken back meanwhile: the run goes on, or another state takes its place.
+    """
     named = layout.parse_mark(key)
     if named is None:
         return _bad(key, "misplaced", "the name is not that of a mark")
     try:
         mark = _parsed(Mark, await _bytes(objects, key, MAX_MARK_BYTES), MAX_MARK_BYTES)
     except KeyMissing:
-        return _bad(key, "missing", "the mark is gone")
+        return None
     except StoreError as error:
         return _bad(key, "unreadable", error.detail)
     except ValueError as error:
@@ -148,9 +152,9 @@ def checked_result(tenant: str, mark: Mark, data: bytes) -> ReadResult:
     return ReadResult(mark=mark, result=result)
 
 
-async def _read(objects: ObjectStore, tenant: str, key: str) -> ReadResult:
+async def _read(objects: ObjectStore, tenant: str, key: str) -> ReadResult | None:
     read = await read_mark(objects, key)
-    if read.mark is None or read.mark.result_sha256 is None:
+    if read is None or read.mark is None or read.mark.result_sha256 is None:
         return read
     data = await result_bytes(objects, tenant, read.mark)
     if isinstance(data, Finding):

@@ -167,10 +167,11 @@ class Puller:
         named = layout.parse_mark(key)
         return None if named is None else self._keeper.mark(*named)
 
-    def _sound(self, read: ReadResult) -> Mark | None:
-        if read.finding is not None:
-            self._found(read.finding)
-        return read.mark if read.finding is None else None
+    def _sound(self, read: ReadResult | None) -> Mark | None:
+        if read is None or read.finding is None:
+            return None if read is None else read.mark
+        self._found(read.finding)
+        return None
 
     async def _result_data(self, mark: Mark) -> bytes | None:
         """Return the bytes of a sound result; None = there is a finding."""

@@ -12,8 +12,10 @@ import pytest
 
 from fde_ray.model.base import sha256_hex
 from fde_ray.model.errors import StoreError, UserError
+from fde_ray.store.compaction import compact
 from fde_ray.store.objects import layout
 from fde_ray.store.pulls.keeping import Keeper, is_whole, receipts_of
+from fde_ray.store.results import verify
 from tests.store.builders import GRADE, run_id
 from tests.store.pulls.conftest import CountingStore, names, pulled
 from tests.store.sweeps import SWEEP, TENANT, put_run, put_sweep
@@ -190,6 +192,23 @@ async def test_spoilt_object_is_a_finding_and_hides_no_other(
     # Nothing says what the bytes of an end.json should be.
     assert taken == ([f"dialogues/{run_id(1)}.2.end.json"] if "end.json" in part else [])
     assert f"workspaces/{run_id(2)}.2.tar.gz" in names(folder)
+
+
+async def test_mark_taken_back_meanwhile_is_no_finding(
+    objects: CountingStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put_sweep(objects, runs=3)
+    keys = await objects.list(layout.marks_prefix(TENANT, SWEEP))
+
+    async def listed(prefix: str) -> list[str]:
+        return keys if "/marks/" in prefix else []
+
+    monkeypatch.setattr(objects, "list", listed)
+    await objects.delete(keys[0])
+    pull = await pulled(objects, folder)
+    assert (pull.selected, pull.written, pull.findings) == (2, 1, ())
+    assert await compact(objects, TENANT, SWEEP)
+    assert await verify(objects, TENANT, SWEEP) == (1, [])
 
 
 async def test_objects_that_are_not_ours_are_left_where_they_are(
