@@ -54,6 +54,7 @@ class Database:
         self._called: list[Callable[[Link], None]] = []
         self._sending: asyncio.AbstractEventLoop | None = None
         self._ended: deque[Callable[[], None]] = deque()
+        self._waking: asyncio.AbstractEventLoop | None = None
         self._leaving: set[Link] = set()
         self._is_closed = False
         self._links = [dialect.link() for _ in range(dialect.connections)]
@@ -141,6 +142,7 @@ class Database:
             self._jobs.put(_Batch(loop, jobs))
 
     def _settle(self) -> None:
+        self._waking = None
         while self._ended:
             self._ended.popleft()()
 
@@ -149,7 +151,15 @@ class Database:
             batch = self._jobs.get()
             for job in batch.jobs:
                 job(link)
-            try:
-                batch.loop.call_soon_threadsafe(self._settle)
-            except RuntimeError:  # the caller's loop is closed
-                self._ended.clear()
+            self._wake(batch.loop)
+
+    def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let the loop settle what has ended, unless it is about to."""
+        if self._waking is loop:
+            return
+        self._waking = loop
+        try:
+            loop.call_soon_threadsafe(self._settle)
+        except RuntimeError:  # the caller's loop is closed
+            self._waking = None
+            self._ended.clear()

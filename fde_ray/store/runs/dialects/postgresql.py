@@ -17,7 +17,6 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg.adapt import Loader
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import Table
 from sqlalchemy.dialects.postgresql import insert
@@ -30,6 +29,7 @@ from fde_ray.store.runs.statements import storable_texts
 from fde_ray.store.runs.transaction import Transaction
 
 from . import Written
+from .libpq import Session
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ _LIMITS = ", ".join(
 # The number of the transaction tells, when the reply to COMMIT is lost, whether it happened.
 _BEGIN_WRITE = f"BEGIN; SELECT pg_current_xact_id()::text, {_LIMITS}"
 _BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_STATUS = "SELECT pg_xact_status(%s::text::xid8)"
+_STATUS = "SELECT pg_xact_status($1::text::xid8)"
 _FITNESS = (
     "SELECT current_setting('server_version_num')::int,"
     " coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)"
@@ -80,14 +80,6 @@ _AWAY = {"25006", "25P03", "57P01", "57P02", "57P03", "53300"}
 
 class _Undone(Exception):
     """The connection was lost with COMMIT under way, and the transaction was not committed."""
-
-
-class _Number(Loader):
-    """Sums of integers are `numeric`; all of ours are whole."""
-
-    def load(self, data: Any) -> int | float:
-        text = bytes(data).decode()
-        return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
 class _TypeCompiler(PGTypeCompiler):
@@ -136,7 +128,7 @@ class _Outage:
 
 class PostgresDialect:
     name = "postgresql"
-    sqlalchemy: Any = _SqlAlchemy(paramstyle="format")  # type: ignore[no-untyped-call]
+    sqlalchemy: Any = _SqlAlchemy(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
     has_row_locks = True
 
     def __init__(
@@ -180,11 +172,9 @@ class PostgresDialect:
     def connected(self) -> psycopg.Connection[Any]:
         password = self._password()
         secret = {} if password is None else {"password": password}
-        connection: psycopg.Connection[Any] = psycopg.connect(
+        return psycopg.connect(
             **{**self._settings, **secret}, autocommit=True, prepare_threshold=None
         )
-        connection.adapters.register_loader("numeric", _Number)
-        return connection
 
     def upsert(self, table: Table) -> Any:
         return insert(table)
@@ -206,21 +196,21 @@ class PostgresDialect:
         return frozenset(row[0] for row in rows)
 
     def lock_schema(self, connection: Any) -> None:
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK,))
+        connection.execute(f"SELECT pg_advisory_xact_lock({_SCHEMA_LOCK})")
 
     def time(self, connection: Any) -> float:
         row = connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
         return float(row[0])
 
     def execute_many(self, connection: Any, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        connection.executemany(sql, rows)
+        connection.execute_many(sql, rows)
 
 
 class PostgresLink:
     def __init__(self, dialect: PostgresDialect) -> None:
         self.dialect = dialect
         self.connection: psycopg.Connection[Any] | None = None
-        self._cursor: Any = None
+        self._session: Session | None = None
 
     def open(self) -> None:
         self._patiently(self._opened)
@@ -229,7 +219,7 @@ class PostgresLink:
         if self.connection is not None:
             with suppress(psycopg.Error):
                 self.connection.close()
-        self.connection = self._cursor = None
+        self.connection = self._session = None
 
     def write(self, change: Callable[[Transaction], T]) -> Written[T]:
         return self._patiently(lambda: self._written(change))
@@ -239,35 +229,33 @@ class PostgresLink:
 
     def snapshot(self, query: Callable[[Transaction], T]) -> T:
         def once() -> T:
-            cursor = self._opened()
-            cursor.execute(_BEGIN_SNAPSHOT)
-            result = query(Transaction(cursor, self.dialect))
-            cursor.execute("COMMIT")
+            session = self._opened()
+            session.execute(_BEGIN_SNAPSHOT)
+            result = query(Transaction(session, self.dialect))
+            session.execute("COMMIT")
             return result
 
         return self._patiently(once)
 
-    def _opened(self) -> Any:
-        """Return the cursor that every statement of this link runs on."""
-        if self.connection is None:
+    def _opened(self) -> Session:
+        if self._session is None:
             self.connection = self.dialect.connected()
-            self._cursor = self.connection.cursor()
+            self._session = Session(self.connection)
             self.dialect.outage.ended()
-        return self._cursor
+        return self._session
 
     def _written(self, change: Callable[[Transaction], T]) -> Written[T]:
-        cursor = self._opened()
-        cursor.execute(_BEGIN_WRITE)
-        cursor.nextset()
-        number = str(cursor.fetchone()[0])
-        transaction = Transaction(cursor, self.dialect)
+        session = self._opened()
+        begun = session.execute(_BEGIN_WRITE).fetchone()
+        assert begun is not None
+        transaction = Transaction(session, self.dialect)
         written = Written(change(transaction), transaction.topics)
         try:
-            cursor.execute("COMMIT")
+            session.execute("COMMIT")
         except psycopg.Error as error:
             if not self._is_lost(error):
                 raise
-            if not self._happened(number):
+            if not self._happened(begun[0]):
                 raise _Undone from error
         return written
 
@@ -277,10 +265,10 @@ class PostgresLink:
         self.close()
 
         def status() -> str:
-            while (found := self._opened().execute(_STATUS, (number,)).fetchone()[0]) is not None:
+            while (row := self._opened().execute(_STATUS, (number,)).fetchone()) and row[0]:
                 # Its session has not noticed yet that nobody is there any more.
-                if found != "in progress":
-                    return str(found)
+                if row[0] != "in progress":
+                    return str(row[0])
                 time.sleep(FIRST_DELAY_S)
             raise StoreError(f"{self.dialect.place} cannot say whether a change was committed")
 
@@ -322,11 +310,11 @@ class PostgresLink:
         return self.connection is None or self.connection.closed or error.sqlstate in _AWAY
 
     def _roll_back(self) -> None:
-        if self.connection is None:
+        if self.connection is None or self._session is None:
             return
         try:
             if self.connection.pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-                self._cursor.execute("ROLLBACK")
+                self._session.execute("ROLLBACK")
         except psycopg.Error:
             self.close()
 
