@@ -15,6 +15,7 @@ from fde_ray.store.errors import KeyMissing
 from fde_ray.store.objects import layout
 from fde_ray.store.results import parse_result
 from fde_ray.store.runs import SweepRun
+from fde_ray.store.side_by_side import side_by_side
 
 from .controller import Controller
 from .marks import Marks
@@ -31,13 +32,11 @@ class Findings(NamedTuple):
 async def findings_of(runtime: Runtime, name: str) -> Findings:
     """Return plan and results of a sweep, named as this sweep names its systems."""
     controller = Controller(runtime)
-    status = await controller.status(name)
-    planned, results = [], []
-    for run, plan in zip(status.runs, await controller.plans_of(name), strict=True):
-        planned.append(planned_of(name, run, plan))
-        if (result := await result_of(runtime, run)) is not None:
-            results.append(result)
-    return Findings(tuple(planned), tuple(results))
+    status, plans = await controller.status(name), await controller.plans_of(name)
+    pairs = zip(status.runs, plans, strict=True)
+    read = side_by_side(status.runs, lambda run: result_of(runtime, run))
+    results = [result async for result in read if result is not None]
+    return Findings(tuple(planned_of(name, run, plan) for run, plan in pairs), tuple(results))
 
 
 async def result_of(runtime: Runtime, run: SweepRun) -> RunResult | None:
