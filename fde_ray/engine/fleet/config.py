@@ -36,8 +36,9 @@ class FleetConfig(Record):
 
 
 def store_name(profile: Profile) -> str:
-    """Return a short name of the state that a profile with an absolute `home` leads to."""
-    return hashlib.sha256(str(profile.home).encode()).hexdigest()[:12]
+    """Return a short name of the run store that a profile with an absolute `home` leads to."""
+    place = profile.home if profile.store is None else profile.store.url
+    return hashlib.sha256(str(place).encode()).hexdigest()[:12]
 
 
 def supervisor_name(index: int) -> str:

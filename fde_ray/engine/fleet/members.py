@@ -90,7 +90,7 @@ class Member(ABC):
     async def _tried(self) -> None:
         config = self.config
         try:
-            async with opened_runtime(config.profile, unsafe=config.unsafe, environ={}) as runtime:
+            async with opened_runtime(config.profile, unsafe=config.unsafe) as runtime:
                 self._state = "working"
                 log.info("member_at_work", extra={"member": self.name, "pid": os.getpid()})
                 await self.work(runtime)
