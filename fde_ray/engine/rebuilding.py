@@ -10,32 +10,25 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pydantic import ValidationError
-
-from fde_ray.model.errors import FdeRayError, StoreError, Superseded, UserError, shortened
+from fde_ray.model.errors import StoreError, Superseded
 from fde_ray.model.plan import RunPlan
-from fde_ray.model.specs import SweepSpec
 from fde_ray.model.states import GradeState, Phase
 from fde_ray.sandbox.listing import listed
 from fde_ray.store.errors import RowMissing
-from fde_ray.store.objects import layout
 from fde_ray.store.results import Finding, Mark, read_mark
 from fde_ray.store.runs import AttemptRow, Lease
 from fde_ray.store.runs.rows import SweepState
 from fde_ray.store.side_by_side import side_by_side
-from fde_ray.store.sweep_runs import read_runs
 from fde_ray.store.traces import RunTrace, read_run
 
 from .comparison import HAS_RESULT, Pair, Standing
-from .drift import change_of
 from .inline import ALL_SHARDS
+from .kept_sweeps import KeptSweep, KeptSweeps
 from .recovery import Fate, Remade, Wanted, remade
 from .runtime import Runtime
 from .sessions import SessionHost
-from .submission import planned
-from .versions import SpecVersions
 
 log = logging.getLogger(__name__)
 
@@ -84,14 +77,6 @@ Watch = Callable[[int, int], None]
 """Is told how many runs were looked through, of how many."""
 
 
-class _Sweep(NamedTuple):
-    name: str
-    document: dict[str, Any]
-    plans: tuple[RunPlan, ...]
-    marks: dict[tuple[str, str], str]
-    """Key of the mark of each (run, grade) that has one."""
-
-
 class _Found(NamedTuple):
     trace: RunTrace
     remade: Remade
@@ -109,7 +94,7 @@ class Rebuilder:
         UserError when another process works on the store. dry_run: only look.
         """
         there = {sweep.name for sweep in await self._store.sweeps()}
-        sweeps, problems = await self._sweeps(there)
+        sweeps, problems = await KeptSweeps(self._runtime).read(there)
         rows = await self._store.standings(tenant=self._tenant)
         missing = _missing(sweeps, {run for run, _ in rows})
         if dry_run or not sweeps:
@@ -136,68 +121,10 @@ class Rebuilder:
         except (StoreError, Superseded) as error:
             log.warning("lease_left", extra={"reason": str(error)})
 
-    async def _sweeps(self, there: set[str]) -> tuple[list[_Sweep], list[SweepRebuilt]]:
-        """Return the sweeps of the bucket that have no row, and those that cannot be planned."""
-        keys: dict[str, list[str]] = {}
-        prefix = layout.sweeps_prefix(self._tenant)
-        for key in await self._objects.list(prefix):
-            keys.setdefault(key.removeprefix(prefix).partition("/")[0], []).append(key)
-        found, problems = [], []
-        for name in sorted(keys.keys() - there):
-            try:
-                found.append(await self._sweep(name, keys[name]))
-            except _CannotPlan as error:
-                problem = shortened(str(error), 500)
-                problems.append(SweepRebuilt(name, 0, Counter(), None, problem))
-        return found, problems
-
-    async def _sweep(self, name: str, keys: Sequence[str]) -> _Sweep:
-        specs = layout.specs_prefix(self._tenant, name)
-        if not any(key.startswith(specs) for key in keys):
-            raise _CannotPlan("the bucket holds no spec of it")
-        try:
-            document = await SpecVersions(self._objects, self._tenant).latest(name)
-        except StoreError as error:
-            raise _CannotPlan(error.detail) from error
-        plans = await self._plans(name, document)
-        marks = {}
-        for key in keys:
-            is_mark = key.startswith(layout.marks_prefix(self._tenant, name))
-            if is_mark and (pair := layout.parse_mark(key)) is not None:
-                marks[pair] = key
-        return _Sweep(name, document, plans, marks)
-
-    async def _plans(self, name: str, document: Mapping[str, Any]) -> tuple[RunPlan, ...]:
-        """Plan a sweep as it was planned; _CannotPlan unless the runs are the very same."""
-        science = {key: value for key, value in document.items() if key != "resolved"}
-        try:
-            spec = SweepSpec.model_validate(science)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            raise _CannotPlan(f"its spec is malformed: {first['loc']}: {first['msg']}") from error
-        if spec.name != name:
-            raise _CannotPlan(f"its spec is that of sweep {spec.name!r}")
-        try:
-            if (reason := _change(document.get("resolved"), self._runtime)) is not None:
-                raise _CannotPlan(f"{reason} since it was planned; put that back and rebuild again")
-            plans = planned(self._runtime, spec)
-        except UserError as error:
-            raise _CannotPlan(str(error)) from error
-        try:
-            runs = await read_runs(self._objects, self._tenant, name)
-        except StoreError as error:
-            log.warning("runs_not_listed", extra={"sweep": name, "reason": error.detail})
-            runs = None
-        if runs is not None and {(r.run_id, r.grade_id) for r in runs} != {
-            (plan.run_id, plan.grade_id) for plan in plans
-        }:
-            raise _CannotPlan("this fde-ray plans other runs for it than the one that stored it")
-        return plans
-
     async def _restored(
         self,
         missing: Mapping[str, Wanted],
-        sweeps: Sequence[_Sweep],
+        sweeps: Sequence[KeptSweep],
         lease: Lease | None,
         watch: Watch | None,
     ) -> dict[str, _Found]:
@@ -241,9 +168,9 @@ class Rebuilder:
         findings = list(trace.findings)
         for plan in wanted.plans:
             key = keys.get((run_id, plan.grade_id))
-            if key is None:
+            read = None if key is None else await read_mark(self._objects, key)
+            if key is None or read is None:
                 continue
-            read = await read_mark(self._objects, key)
             grade = trace.grades.get(plan.grade_id)
             findings += [] if read.finding is None else [read.finding]
             if read.mark is not None:
@@ -255,8 +182,8 @@ class Rebuilder:
 
     async def _report(
         self,
-        sweeps: Sequence[_Sweep],
-        problems: Sequence[SweepRebuilt],
+        sweeps: Sequence[KeptSweep],
+        problems: Mapping[str, str],
         found: Mapping[str, _Found],
         rows: Mapping[Pair, Standing],
         *,
@@ -267,13 +194,15 @@ class Rebuilder:
             fates = _fates(sweep, found, rows)
             runs = len(sweep.plans)
             rebuilt.append(SweepRebuilt(sweep.name, runs, Counter(fates), state_of(fates)))
+        for name, problem in problems.items():
+            rebuilt.append(SweepRebuilt(name, 0, Counter(), None, problem))
         living, strangers = await self._sessions(found)
         return Rebuilt(
             dry_run=dry_run,
             incarnation=await self._store.incarnation(),
             runs=len(found),
             fates=Counter(one.remade.fate for one in found.values()),
-            sweeps=tuple(sorted([*rebuilt, *problems])),
+            sweeps=tuple(sorted(rebuilt)),
             findings=tuple(finding for one in found.values() for finding in one.findings),
             unknown_calls=sum(bool(one.remade.unknown) for one in found.values()),
             living=living,
@@ -302,10 +231,6 @@ class Rebuilder:
             return None
 
 
-class _CannotPlan(FdeRayError):
-    """Why a sweep of the bucket has no runs that could be rebuilt, in a sentence."""
-
-
 def state_of(fates: Sequence[Fate]) -> SweepState:
     """Return the state in which a sweep comes back: with work left, a person says go on."""
     left = [fate for fate in fates if fate not in (Fate.DONE, Fate.SET_ASIDE)]
@@ -314,7 +239,7 @@ def state_of(fates: Sequence[Fate]) -> SweepState:
     return "cancelled" if all(fate is Fate.CANCELLED for fate in left) else "paused"
 
 
-def _missing(sweeps: Sequence[_Sweep], rows: set[str]) -> dict[str, Wanted]:
+def _missing(sweeps: Sequence[KeptSweep], rows: set[str]) -> dict[str, Wanted]:
     """Return the runs without a row, each with its distinct grades in the order of the sweeps."""
     found: dict[str, Wanted] = {}
     for plan, place in _placed(sweeps):
@@ -326,13 +251,15 @@ def _missing(sweeps: Sequence[_Sweep], rows: set[str]) -> dict[str, Wanted]:
     return found
 
 
-def _placed(sweeps: Sequence[_Sweep]) -> Iterator[tuple[RunPlan, int]]:
+def _placed(sweeps: Sequence[KeptSweep]) -> Iterator[tuple[RunPlan, int]]:
     for sweep in sweeps:
         for place, plan in enumerate(sweep.plans):
             yield plan, place
 
 
-def _fates(sweep: _Sweep, found: Mapping[str, _Found], rows: Mapping[Pair, Standing]) -> list[Fate]:
+def _fates(
+    sweep: KeptSweep, found: Mapping[str, _Found], rows: Mapping[Pair, Standing]
+) -> list[Fate]:
     return [_fate(plan, found, rows) for plan in sweep.plans]
 
 
@@ -352,15 +279,6 @@ def _fate(plan: RunPlan, found: Mapping[str, _Found], rows: Mapping[Pair, Standi
     if grade in HAS_RESULT:
         return Fate.DONE
     return Fate.SET_ASIDE if phase is Phase.QUARANTINED else Fate.QUEUED
-
-
-def _change(material: Any, runtime: Runtime) -> str | None:
-    if not isinstance(material, dict):
-        return "it does not tell what it was planned with, or that has changed"
-    try:
-        return change_of(material, runtime)
-    except (AttributeError, TypeError):
-        return "what it was planned with is not told as it should be, or has changed"
 
 
 def _disagreement(key: str, mark: Mark, sha256: str | None) -> list[Finding]:
