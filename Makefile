@@ -24,10 +24,10 @@ demo: setup ## run a small sweep to its report, no key and no network needed
 
 test: lint ## check style, types, import rules, then run the tests
 	$(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
-	$(if $(PYTEST_ARGS),,$(BIN)/pytest -m ray tests/ray)
+	$(if $(PYTEST_ARGS),,$(BIN)/pytest -m 'ray and not slow' tests/ray)
 
 test-ray: setup ## run the tests that start a Ray, one after the other
-	$(BIN)/pytest -m ray $(or $(PYTEST_ARGS),tests/ray)
+	$(BIN)/pytest -m 'ray and not slow' $(or $(PYTEST_ARGS),tests/ray)
 
 lint: setup ## check style, types and import rules
 	$(BIN)/ruff check .
