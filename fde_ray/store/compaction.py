@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,19 +50,23 @@ class Compaction(Record):
     findings: tuple[Finding, ...]
 
 
+class Standing(NamedTuple):
+    """What the tables know of a sweep, and what they do not."""
+
+    covered: dict[RunKey, tuple[str, bool]]
+    """By run the hash of its mark, and whether that is final."""
+    places: dict[RunKey, PlacedRun]
+    new: list[str]
+    """Keys of the marks that are to be looked at."""
+
+
 async def compact(objects: ObjectStore, tenant: str, sweep: str) -> Compaction:
     """Add a batch of all runs whose mark is new or has changed; nothing new = no batch.
 
     May be repeated, killed, and done by two at once. Runs that cannot be read are findings, and
     are tried again the next time. SweepMissing when there is none.
     """
-    covered = await _covered(objects, tenant, sweep)
-    placed = await read_runs(objects, tenant, sweep)
-    keys = await objects.list(layout.marks_prefix(tenant, sweep))
-    if not keys and placed is None:
-        raise SweepMissing(tenant, sweep)
-    new = [key for key in keys if not _is_settled(key, covered)]
-    places = {(run.run_id, run.grade_id): run for run in placed or ()}
+    covered, places, new = await _standing(objects, tenant, sweep)
     findings: list[Finding] = []
     added, batches = 0, list[str]()
     runs = _new_runs(objects, tenant, sweep, new, covered, places, findings)
@@ -77,13 +81,7 @@ async def compact(objects: ObjectStore, tenant: str, sweep: str) -> Compaction:
 async def run_rows_of(objects: ObjectStore, tenant: str, sweep: str) -> list[FlatRow]:
     """Return the row of every ended run: from the tables, or from its mark and result when they
     do not have it yet. Runs whose objects are not sound have none."""
-    covered = await _covered(objects, tenant, sweep)
-    placed = await read_runs(objects, tenant, sweep)
-    keys = await objects.list(layout.marks_prefix(tenant, sweep))
-    if not keys and placed is None:
-        raise SweepMissing(tenant, sweep)
-    new = [key for key in keys if not _is_settled(key, covered)]
-    places = {(run.run_id, run.grade_id): run for run in placed or ()}
+    covered, places, new = await _standing(objects, tenant, sweep)
     fresh = [
         rows_of(run)["runs"][0]
         async for run in _new_runs(objects, tenant, sweep, new, {}, places, [])
@@ -150,6 +148,19 @@ def ended_run(
         result_sha256=mark.result_sha256,
         mark=digest(mark),
         detail=mark.detail,
+    )
+
+
+async def _standing(objects: ObjectStore, tenant: str, sweep: str) -> Standing:
+    covered = await _covered(objects, tenant, sweep)
+    placed = await read_runs(objects, tenant, sweep)
+    keys = await objects.list(layout.marks_prefix(tenant, sweep))
+    if not keys and placed is None:
+        raise SweepMissing(tenant, sweep)
+    return Standing(
+        covered,
+        {(run.run_id, run.grade_id): run for run in placed or ()},
+        [key for key in keys if not _is_settled(key, covered)],
     )
 
 
