@@ -81,7 +81,7 @@ async def compact(objects: ObjectStore, tenant: str, sweep: str) -> Compaction:
 async def run_rows_of(objects: ObjectStore, tenant: str, sweep: str) -> list[FlatRow]:
     """Return the row of every ended run: from the tables, or from its mark and result when they
     do not have it yet. Runs whose objects are not sound have none."""
-    covered, places, new = await _standing(objects, tenant, sweep)
+    _, places, new = await _standing(objects, tenant, sweep)
     fresh = [
         rows_of(run)["runs"][0]
         async for run in _new_runs(objects, tenant, sweep, new, {}, places, [])
