@@ -14,6 +14,7 @@ import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from math import ceil
 from typing import Any, NamedTuple
 
 from fde_ray.model.errors import StoreError, Superseded
@@ -68,7 +69,10 @@ class _Holding:
 
 
 class ShardDriver:
-    """`planes_elsewhere`: sessions report to another process, so that only the inbox tells."""
+    """`planes_elsewhere`: sessions report to another process, so that only the inbox tells.
+
+    peers: how many drivers share the profile's places, this one among them.
+    """
 
     def __init__(
         self,
@@ -77,12 +81,14 @@ class ShardDriver:
         *,
         sweeps: Sequence[str] | None = None,
         planes_elsewhere: bool = False,
+        peers: int = 1,
     ) -> None:
         self._runtime, self._store, self._pools = runtime, runtime.store, pools
         self._sweeps: tuple[str | None, ...] = (None,) if sweeps is None else tuple(sweeps)
         self._planes_elsewhere = planes_elsewhere
         limits, cores = runtime.profile.concurrency, os.cpu_count() or 1
-        runs, gradings = limits.runs or cores, limits.gradings or cores
+        runs = ceil((limits.runs or cores) / peers)
+        gradings = ceil((limits.gradings or cores) / peers)
         self._solving, self._grading = asyncio.Semaphore(runs), asyncio.Semaphore(gradings)
         self._most = runs + gradings + ADMIT_AHEAD
         self._holdings: dict[int, _Holding] = {}

@@ -33,6 +33,7 @@ LINES = {
     "option before the command": ("--json sweep status", "options follow the command"),
     "missing argument": ("run show", "'run'"),
     "value out of range": ("demo --repeats 0", "--repeats"),
+    "unknown engine": ("demo --engine dask", "--engine takes inline or ray"),
     "unknown sweep": ("results ls nope", "sweep status"),
     "unknown sweep in status": ("sweep status nope", "sweep status"),
     "unknown sweep in report": ("report nope", "sweep status"),

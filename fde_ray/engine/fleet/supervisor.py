@@ -56,7 +56,13 @@ class SupervisorMember(Member):
 
     async def work(self, runtime: Runtime) -> None:
         pools = self._remote_pools(runtime)
-        driver = ShardDriver(runtime, pools, sweeps=self.config.sweeps, planes_elsewhere=True)
+        driver = ShardDriver(
+            runtime,
+            pools,
+            sweeps=self.config.sweeps,
+            planes_elsewhere=True,
+            peers=self.config.supervisors,
+        )
         claims = ShardClaims(runtime, driver, self.config, self._index)
         self._driver = driver
         try:
