@@ -10,33 +10,31 @@ import logging
 import math
 import random
 import re
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import Table
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.dialects.postgresql.base import PGTypeCompiler
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
-from fde_ray.model.errors import FdeRayError, StoreError, UserError, shortened
-from fde_ray.store.errors import Unstorable
+from fde_ray.model.errors import StoreError, UserError
 from fde_ray.store.runs.statements import storable_texts
 from fde_ray.store.runs.transaction import Transaction
 
 from . import Written
+from .connecting import connection_settings, translated
 from .libpq import Session
+from .outages import Outage
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 PATIENCE_S = 30.0
 """How long a call outlasts a server that is away, or that others keep busy."""
-CONNECT_TIMEOUT_S = 5
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.02, 1.0
 
 _LIMITS = ", ".join(
@@ -93,39 +91,6 @@ class _SqlAlchemy(PGDialect_psycopg):
     type_compiler_cls = _TypeCompiler
 
 
-class _Outage:
-    """What the links of a process know together of a server that is away."""
-
-    def __init__(self) -> None:
-        # Protects both times.
-        self._lock = threading.Lock()
-        self._since: float | None = None
-        self._tried_at = -math.inf
-
-    def began(self) -> float:
-        """Note a failure now; return when the outage began."""
-        with self._lock:
-            self._tried_at = time.monotonic()
-            if self._since is None:
-                self._since = self._tried_at
-            return self._since
-
-    def ended(self) -> None:
-        if self._since is not None:
-            with self._lock:
-                self._since = None
-
-    def gives_up(self, patience_s: float) -> bool:
-        """Whether a new call need not try: another one did a moment ago, after all patience."""
-        with self._lock:
-            now = time.monotonic()
-            return (
-                self._since is not None
-                and now - self._since > patience_s
-                and now - self._tried_at < LONGEST_DELAY_S
-            )
-
-
 class PostgresDialect:
     name = "postgresql"
     sqlalchemy: Any = _SqlAlchemy(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
@@ -141,8 +106,8 @@ class PostgresDialect:
     ) -> None:
         """`password` is asked at each connect, so that a new one needs no restart."""
         self.connections, self.patience_s = connections, patience_s
-        self._password, self.outage = password, _Outage()
-        self._settings = _settings(url)
+        self._password, self.outage = password, Outage(LONGEST_DELAY_S)
+        self._settings = connection_settings(url)
         named = {k: self._settings.get(k) for k in ("dbname", "host", "port")}
         port = f":{named['port']}" if named["port"] else ""
         self.place = f"PostgreSQL {named['dbname'] or ''}@{named['host'] or 'localhost'}{port}"
@@ -294,9 +259,9 @@ class PostgresLink:
                     looks += 1
                 elif error.sqlstate not in _SHARED_BADLY:
                     self._roll_back()
-                    raise _translated(error, self.dialect.place) from error
+                    raise translated(error, self.dialect.place) from error
                 self._roll_back()
-                ours = _translated(error, self.dialect.place)
+                ours = translated(error, self.dialect.place)
                 if isinstance(ours, UserError) or time.monotonic() - began > patience_s:
                     raise ours from error
             except BaseException:
@@ -321,69 +286,3 @@ class PostgresLink:
 
 def _is_nan(value: Any) -> bool:
     return value.__class__ is float and math.isnan(value)
-
-
-def _settings(url: str) -> Mapping[str, Any]:
-    """Return what libpq needs to connect; UserError hides the URL, which may hold a password."""
-    try:
-        found = conninfo_to_dict(url)
-    except psycopg.Error:
-        raise UserError(
-            "the store's URL is not one of PostgreSQL: postgresql://user@host:port/database"
-        ) from None
-    if "password" in found:
-        raise UserError(
-            "the store's URL holds a password; name the variable or the file that holds it instead"
-            " (`password_env`, `password_file`), or use PGPASSWORD or ~/.pgpass."
-        )
-    # A server that is gone without a word is noticed, by a connection at work or not.
-    defaults = {
-        "connect_timeout": CONNECT_TIMEOUT_S,
-        "keepalives_idle": 5,
-        "keepalives_interval": 5,
-        "keepalives_count": 3,
-        "tcp_user_timeout": 15_000,
-        "application_name": "fde-ray",
-        "target_session_attrs": "read-write",
-    }
-    return {**defaults, **found}
-
-
-def _translated(error: psycopg.Error, place: str) -> FdeRayError:
-    """Return our error, one sentence, for an error of the driver."""
-    # The detail of a message may hold the whole row.
-    text = shortened(error.diag.message_primary or str(error), 300)
-    state = error.sqlstate or ""
-    for fragment, (kind, sentence) in _SENTENCES.items():
-        if fragment in text:
-            return kind(sentence.format(place=place))
-    if (missing := _MISSING.search(text)) is not None:
-        return UserError(f"{place} has no such {missing.group(1)}; make it, or change the URL.")
-    if state.startswith("22"):  # data exception
-        return Unstorable(f"a value is not one that the run store can hold: {text}")
-    if state == "42501":
-        return UserError(f"the user of {place} may not do that: {text}")
-    if isinstance(error, psycopg.OperationalError):
-        return StoreError(f"{place} cannot be reached: {text}")
-    return StoreError(f"{place} failed: {text}")
-
-
-_SENTENCES: dict[str, tuple[type[UserError] | type[StoreError], str]] = {
-    "password authentication failed": (
-        UserError,
-        "{place} refuses the password; check `password_env` or `password_file` of the store.",
-    ),
-    "no password supplied": (
-        UserError,
-        "{place} wants a password; set `password_env` or `password_file` of the store.",
-    ),
-    "no pg_hba.conf entry": (
-        UserError,
-        "{place} lets this user in from no such address; ask its operator.",
-    ),
-    "could not translate host name": (
-        StoreError,
-        "the host of {place} is not known; check the store's URL and the network",
-    ),
-}
-_MISSING = re.compile(r'(database|role) "[^"]*" does not exist')
