@@ -14,7 +14,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from fde_ray.model.result import canonical
+import psycopg
+
+from fde_ray.model.result import RunResult, canonical
 from tests.e2e.driving import COMMAND, environment, results
 from tests.e2e.fake_models import FakeModels, Messages, Reply, in_turn, place_of, runs, says
 from tests.e2e.hostile import BEST, leftovers, minimal, write_profile, write_spec
@@ -39,10 +41,17 @@ SCRIPTS: Mapping[str, Callable[[Messages], Reply]] = dict.fromkeys(SYSTEMS, work
 
 
 class Round:
-    """One sweep in one home. `models` is the endpoint outside, which counts."""
+    """One sweep in one home. `models` is the endpoint outside, which counts.
 
-    def __init__(self, home: Path, models: FakeModels, **profile: Any) -> None:
-        self.home, self.models = home, models
+    database: address of a PostgreSQL that keeps the rows; None = the file of the home.
+    """
+
+    def __init__(
+        self, home: Path, models: FakeModels, *, database: str | None = None, **profile: Any
+    ) -> None:
+        self.home, self.models, self._database = home, models, database
+        if database is not None:
+            profile["store"] = database
         self._profile = str(write_profile(home, models.base_url, attempts=5, **profile))
         panel = {"passthrough": True}
         self._spec = str(write_spec(home, SWEEP, minimal(*SYSTEMS), panel=panel))
@@ -84,10 +93,13 @@ class Round:
         return found[-1]
 
     def rows(self, query: str, *values: Any) -> list[Any]:
-        database = self.home / "runs.sqlite"
-        if not database.exists():
+        if self._database is not None:
+            with psycopg.connect(self._database) as server:
+                return server.execute(query.replace("?", "%s"), values).fetchall()
+        file = self.home / "runs.sqlite"
+        if not file.exists():
             return []
-        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as store:
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as store:
             return store.execute(query, values).fetchall()
 
     def ends(self) -> dict[str, Any]:
@@ -96,7 +108,11 @@ class Round:
         assert self.driver.returncode == 0, err.decode()[-2000:]
         self._until(lambda: leftovers(self.home) == [])
         self._check_rows()
-        return {key: canonical(found) for key, found in results(self.home, SWEEP).items()}
+        return {key: canonical(found) for key, found in self.results().items()}
+
+    def results(self) -> dict[str, RunResult]:
+        """Return what is in the bucket, by run."""
+        return results(self.home, SWEEP)
 
     def stop(self) -> None:
         if self.driver.poll() is None:
