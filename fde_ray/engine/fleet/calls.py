@@ -6,7 +6,15 @@ from typing import Literal, Protocol
 
 from fde_ray.model.base import Record
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest
-from fde_ray.model.errors import FdeRayError, ProviderError, Refusal, RunFailure, StoreError
+from fde_ray.model.errors import (
+    FdeRayError,
+    ProviderError,
+    Refusal,
+    RunFailure,
+    StoreError,
+    UserError,
+    shortened,
+)
 from fde_ray.model.failures import FailureKind, Fault
 from fde_ray.model.states import PauseCause
 
@@ -31,7 +39,7 @@ class PoolCall(Record):
 class Trouble(Record):
     """An error as it crosses from one process to another."""
 
-    type: Literal["provider", "refusal", "store", "run"]
+    type: Literal["provider", "refusal", "store", "run", "user"]
     detail: str
     kind: FailureKind | None = None
     status: int | None = None
@@ -69,8 +77,8 @@ class PoolHandle(Protocol):
         ...
 
 
-def trouble_of(error: FdeRayError) -> Trouble | None:
-    """Return how an error is told to another process; None = not one that a caller expects."""
+def trouble_of(error: Exception) -> Trouble:
+    """Return how an error is told to another process; one that nobody foresaw is internal."""
     if isinstance(error, ProviderError):
         return Trouble(
             type="provider",
@@ -93,7 +101,10 @@ def trouble_of(error: FdeRayError) -> Trouble | None:
         return Trouble(type="store", detail=error.detail)
     if isinstance(error, RunFailure):
         return Trouble(type="run", detail=error.detail, kind=error.kind)
-    return None
+    if isinstance(error, UserError):
+        return Trouble(type="user", detail=str(error))
+    detail = shortened(f"{type(error).__name__}: {error}")
+    return Trouble(type="run", detail=detail, kind=FailureKind.INTERNAL_ERROR)
 
 
 def error_of(trouble: Trouble) -> FdeRayError:
@@ -119,5 +130,7 @@ def error_of(trouble: Trouble) -> FdeRayError:
         )
     if trouble.type == "store":
         return StoreError(trouble.detail)
+    if trouble.type == "user":
+        return UserError(trouble.detail)
     assert trouble.kind is not None
     return RunFailure(trouble.kind, trouble.detail)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from fde_ray.engine.pools import CallPool
 from fde_ray.engine.runtime import Runtime
@@ -12,6 +13,8 @@ from fde_ray.model.errors import FdeRayError
 from .calls import CallWait, PoolCall, PoolReply, trouble_of
 from .config import FleetConfig, PoolKind, pool_name
 from .members import Member
+
+log = logging.getLogger(__name__)
 
 ANSWER_WITHIN_S = 60.0
 """A call that takes longer is asked for again: no held call outlives a dead member by more."""
@@ -92,8 +95,8 @@ class PoolMember(Member):
         assert self._pool is not None
         try:
             reply = await self._pool.made(call.request, call.bill, call.call_id, flight.waiting)
-        except FdeRayError as error:
-            if (trouble := trouble_of(error)) is None:
-                raise
-            return PoolReply(trouble=trouble)
+        except Exception as error:
+            if not isinstance(error, FdeRayError):
+                log.exception("call_broken", extra={"call": call.call_id})
+            return PoolReply(trouble=trouble_of(error))
         return PoolReply(reply=reply)

@@ -27,6 +27,8 @@ from .leftovers import clear, is_joined
 
 log = logging.getLogger(__name__)
 
+_WELL = ("idle", "working")
+
 
 class RayEngine:
     """One fleet, begun and ended with `run`."""
@@ -96,7 +98,11 @@ def label() -> str | None:
 async def _kicked(steward: ActorHandle) -> None:
     while True:
         try:
-            await steward.kick()
+            told = [await steward.kick(), *await steward.crew()]
+            for vitals in told:
+                if vitals.state not in _WELL:
+                    fields = {"member": vitals.name, "state": vitals.state}
+                    log.warning("member_troubled", extra=fields)
         except MemberLost as error:
             log.warning("steward_silent", extra={"reason": str(error)})
         await asyncio.sleep(KICK_S)

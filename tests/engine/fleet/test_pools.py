@@ -9,7 +9,14 @@ import pytest
 
 from fde_ray.engine.fleet.calls import CallWait, PoolCall, PoolReply, error_of, trouble_of
 from fde_ray.engine.holds import HeldTurn
-from fde_ray.model.errors import FdeRayError, ProviderError, Refusal, RunFailure, StoreError
+from fde_ray.model.errors import (
+    FdeRayError,
+    ProviderError,
+    Refusal,
+    RunFailure,
+    StoreError,
+    UserError,
+)
 from fde_ray.model.failures import FailureKind, Fault
 from fde_ray.model.states import PauseCause
 from tests.engine.fleet.doubles import BILL, FakeMember, Turns, dead, full, remote, replied, request
@@ -91,14 +98,20 @@ def test_a_wait_of_the_member_is_passed_on_and_the_call_asked_for_again() -> Non
         Refusal(402, Fault.BUDGET, "spent", code="budget"),
         StoreError("away"),
         RunFailure(FailureKind.CUSTOMER_FAILED, "twice empty"),
+        UserError("no price for this model; add one"),
     ],
     ids=lambda error: type(error).__name__,
 )
 def test_trouble_of_a_member_is_the_same_error_here(error: FdeRayError) -> None:
     trouble = trouble_of(error)
-    assert trouble is not None
     known = error_of(type(trouble).model_validate_json(trouble.model_dump_json()))
     assert (type(known), known.__dict__, str(known)) == (type(error), error.__dict__, str(error))
+
+
+def test_what_nobody_foresaw_in_a_member_is_an_internal_error_of_the_run() -> None:
+    error = error_of(trouble_of(KeyError("x")))
+    assert isinstance(error, RunFailure)
+    assert error.kind is FailureKind.INTERNAL_ERROR
 
 
 def test_trouble_ends_the_call() -> None:
