@@ -14,7 +14,7 @@ from fde_ray import __version__
 from fde_ray.gateway.pauses import clock_totals
 from fde_ray.model.base import canonical_json
 from fde_ray.model.clock import utc
-from fde_ray.model.dialogue import DIALOGUE_EVENT, DialogueEvent
+from fde_ray.model.dialogue import DIALOGUE_EVENT, DialogueEvent, Replied
 from fde_ray.model.result import Pause
 from fde_ray.sandbox.records import SandboxFacts
 from fde_ray.store.errors import KeyMissing
@@ -62,6 +62,26 @@ class Chronicle:
         if calls:
             await self._objects.create(layout.calls_key(tenant, subject, "all", 0), _ledger(calls))
         await self._objects.create(layout.end_key(tenant, subject), _end(attempt, pauses).encode())
+
+    async def noted(self, subject: str, at: float) -> bool:
+        """Note how far a session is whose agent is at work; False = it is at no place to go on
+        from: not started, in a turn, or at its end."""
+        attempt, events, _, pauses = await self._store.account(subject)
+        started, in_a_turn = (
+            attempt.agent_started_at,
+            events and not isinstance(events[-1], Replied),
+        )
+        if started is None or in_a_turn or attempt.solve_end is not None:
+            return False
+        document = {
+            "subject": subject,
+            "at": at,
+            "session": session_facts(attempt, pauses),
+            "events": [event.jsonable() for event in events],
+        }
+        key = layout.note_key(self._tenant, subject, max(0, int(at - started)))
+        await self._objects.create(key, canonical_json(document).encode())
+        return True
 
     async def graded(self, subject: str, grade_id: str, tries: int) -> None:
         """Write the calls of a grade that are billed to its solving attempt, which closed before:

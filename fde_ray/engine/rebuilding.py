@@ -15,7 +15,7 @@ from typing import NamedTuple
 from fde_ray.model.errors import StoreError, Superseded
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.states import GradeState, Phase
-from fde_ray.sandbox.listing import listed
+from fde_ray.sandbox.listing import listed, turns_of
 from fde_ray.store.errors import RowMissing
 from fde_ray.store.results import Finding, Mark, read_mark
 from fde_ray.store.runs import AttemptRow, Lease
@@ -26,9 +26,10 @@ from fde_ray.store.traces import RunTrace, read_run
 from .comparison import HAS_RESULT, Pair, Standing
 from .inline import ALL_SHARDS
 from .kept_sweeps import KeptSweep, KeptSweeps
-from .recovery import Fate, Remade, Wanted, remade
+from .recovery import Fate, Living, Remade, Wanted, remade
 from .runtime import Runtime
 from .sessions import SessionHost
+from .supervisor import solving_inputs
 
 log = logging.getLogger(__name__)
 
@@ -177,8 +178,25 @@ class Rebuilder:
                 findings += _disagreement(key, read.mark, grade and grade.sha256)
                 if grade is None or grade.result is None:
                     marks[plan.grade_id] = read.mark
-        made = remade(wanted, trace, marks, self._runtime.clock.now())
+        now, living = self._runtime.clock.now(), await self._living(wanted.plans[0], trace)
+        made = remade(wanted, trace, marks, now, living)
         return _Found(trace, made, tuple(findings))
+
+    async def _living(self, plan: RunPlan, trace: RunTrace) -> Living | None:
+        """Return the session of the last attempt, if it was noted, has no end, and runs here."""
+        last = trace.attempts[-1] if trace.attempts else None
+        if last is None or last.note is None or last.end is not None:
+            return None
+        runtime = self._runtime
+        handle = runtime.sandbox.handle_of(last.subject)
+        if handle is None or await runtime.sandbox.state(handle) != "running":
+            return None
+        turns = await turns_of(runtime.sandbox, handle)
+        keys = await runtime.material.keys(plan.case_id)
+        inputs = solving_inputs(plan, last.subject, keys, runtime.profile)
+        if turns is None:
+            return None
+        return Living(turns, handle.jsonable(), inputs.model_dump_json())
 
     async def _report(
         self,
@@ -219,6 +237,8 @@ class Rebuilder:
             if await self._runtime.sandbox.state(handle) != "running":
                 continue
             if run_id in found:
+                if found[run_id].remade.is_going_on(handle.subject):
+                    continue
                 void.append(handle.subject)
             elif await self._row(handle.subject) is None:
                 strangers.append(handle.subject)

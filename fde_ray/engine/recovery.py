@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.plan import RunPlan
-from fde_ray.model.result import CostLine, RunResult
-from fde_ray.model.states import GradeState, Phase, SolveEnd
+from fde_ray.model.result import CostLine, Pause, RunResult
+from fde_ray.model.states import GradeState, PauseCause, Phase, SolveEnd
 from fde_ray.protocol.votes import GRADING_FAULTS
 from fde_ray.store.results import Mark
 from fde_ray.store.runs import CallRow
@@ -31,6 +31,8 @@ class Fate(StrEnum):
     DONE = "done"
     COLLECTED = "collected"
     """Solved; it is graded from what was collected."""
+    ADOPTED = "adopted"
+    """It is at work and goes on: its sandbox lives, and the last note is where it stands."""
     AGAIN = "again"
     """It was at work; this attempt is void and another one follows."""
     QUEUED = "queued"
@@ -43,6 +45,9 @@ class Remade(NamedTuple):
     fate: Fate
     unknown: tuple[str, ...]
     """Roles whose calls the bucket does not hold, or not all of them."""
+
+    def is_going_on(self, subject: str) -> bool:
+        return any(one.subject == subject and one.state == "open" for one in self.run.sessions)
 
 
 class Wanted(NamedTuple):
@@ -60,9 +65,29 @@ class _End(NamedTuple):
     detail: str | None = None
 
 
-def remade(wanted: Wanted, trace: RunTrace, marks: Mapping[str, Mark], now: float) -> Remade:
-    """Return the rows of a run. marks: by grade, those that name no result that is there."""
+class Living(NamedTuple):
+    """A solving session whose sandbox runs, between two turns. inputs: as they were."""
+
+    turns: int
+    handle: dict[str, Any]
+    inputs: str
+
+
+def remade(
+    wanted: Wanted,
+    trace: RunTrace,
+    marks: Mapping[str, Mark],
+    now: float,
+    living: Living | None = None,
+) -> Remade:
+    """Return the rows of a run. marks: by grade, those that name no result that is there.
+
+    living: the last attempt's session, if it lives.
+    """
     end = _ending(trace, marks)
+    is_adopted = end.fate is Fate.AGAIN and is_where_it_was(trace, living)
+    if is_adopted:
+        end = end._replace(fate=Fate.ADOPTED)
     grades = tuple(_grade(plan, trace.grades.get(plan.grade_id), marks) for plan in wanted.plans)
     calls = [call for session in trace.sessions for call in session.calls]
     unknown = [
@@ -71,6 +96,11 @@ def remade(wanted: Wanted, trace: RunTrace, marks: Mapping[str, Mark], now: floa
         if grade.result is not None
         for line in unknown_calls(grade.result, calls)
     ]
+    sessions = [_session(one, now) for one in trace.sessions]
+    if is_adopted and living is not None:
+        place = len(trace.attempts) - 1
+        sessions[place] = _adopted(sessions[place], trace.attempts[-1], living, now)
+        unknown = [*unknown, _unheard(trace.attempts[-1], now)]
     started = [at for at in (_started(one) for one in trace.attempts) if at is not None]
     run = RebuiltRun(
         plan=wanted.plans[0],
@@ -83,10 +113,48 @@ def remade(wanted: Wanted, trace: RunTrace, marks: Mapping[str, Mark], now: floa
         started_at=min(started, default=None),
         ended_at=_ended(trace) if end.phase.is_terminal else None,
         grades=grades,
-        sessions=tuple(_session(one, now) for one in trace.sessions),
+        sessions=tuple(sessions),
         calls=(*calls, *unknown),
     )
     return Remade(run, end.fate, tuple(sorted({line.role for line in unknown})))
+
+
+def is_where_it_was(trace: RunTrace, living: Living | None) -> bool:
+    """Whether a session can go on from its last note: it has had no reply since."""
+    note = trace.attempts[-1].note if trace.attempts else None
+    return note is not None and living is not None and living.turns == note.turns
+
+
+def _adopted(
+    row: RebuiltSession, trace: SessionTrace, living: Living, now: float
+) -> RebuiltSession:
+    """Return the row of a session that goes on; from its note until now its clock stood still."""
+    note = trace.note
+    assert note is not None
+    pauses = [
+        pause if pause.closed_at is not None else pause.evolve(closed_at=note.at)
+        for pause in note.session.pauses
+        if pause.opened_at < note.at
+    ]
+    away = Pause(cause=PauseCause.OUTAGE, opened_at=note.at, closed_at=max(now, note.at))
+    return row._replace(
+        state="open",
+        started_at=note.session.started_at,
+        agent_started_at=note.session.agent_started_at,
+        solve_end=None,
+        failure=None,
+        detail=None,
+        events=note.events,
+        pauses=(*pauses, away),
+        inputs=living.inputs,
+        handle=living.handle,
+    )
+
+
+def _unheard(session: SessionTrace, now: float) -> CallRow:
+    """The calls of an adopted session were in the lost store alone: what they cost is unknown."""
+    run_id, _, number = session.subject.partition(".")
+    return _unknown_call(f"unknown:{run_id}:{number}", session.subject, run_id, "agent", now)
 
 
 def _ending(trace: RunTrace, marks: Mapping[str, Mark]) -> _End:
@@ -208,14 +276,25 @@ def _same(line: CostLine, known: CostLine | None) -> bool:
 
 
 def _unknown(result: RunResult, line: CostLine) -> CallRow:
-    at = _last_end(result) or 0.0
+    number = max((note.attempt for note in result.attempts), default=1)
+    call = _unknown_call(
+        f"unknown:{result.run_id}:{result.grade_id}:{line.role}",
+        f"{result.run_id}.{number}",
+        result.run_id,
+        line.role,
+        _last_end(result) or 0.0,
+    )
+    return call._replace(grade_id=result.grade_id)
+
+
+def _unknown_call(call_id: str, subject: str, run_id: str, role: str, at: float) -> CallRow:
     return CallRow(
-        call_id=f"unknown:{result.run_id}:{result.grade_id}:{line.role}",
+        call_id=call_id,
         try_no=1,
-        subject=f"{result.run_id}.{max((note.attempt for note in result.attempts), default=1)}",
-        run_id=result.run_id,
-        grade_id=result.grade_id,
-        role=line.role,
+        subject=subject,
+        run_id=run_id,
+        grade_id=None,
+        role=role,
         model="unknown",
         request_hash="",
         price_hash="",

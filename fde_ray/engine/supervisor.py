@@ -21,9 +21,11 @@ from fde_ray.store.runs import AttemptRole, AttemptRow, Epoch, RunRow, RunTask, 
 
 from .assessor import Assessor
 from .breakage import is_tried_again
+from .chronicle import Chronicle
 from .conversation import Conversation
 from .marks import Marks
 from .material import CaseKeys
+from .notebook import Notebook
 from .patience import wait_before_start
 from .patrol import Patrol
 from .planning import WORKSPACE
@@ -47,6 +49,7 @@ class Supervisor:
         self._runtime, self._store, self._epoch = runtime, runtime.store, epoch
         self._conversation, self._assessor, self._patrol = conversation, assessor, patrol
         self._sessions = SessionHost(runtime, epoch)
+        self._chronicle = Chronicle(runtime.store, runtime.objects, runtime.tenant)
         self._marks = Marks(runtime.store, runtime.objects, runtime.tenant)
 
     async def solve(self, task: RunTask) -> RunRow | None:
@@ -132,11 +135,18 @@ class Supervisor:
     async def _watch(self, run: RunRow, plan: RunPlan) -> RunRow:
         """Answer turns until the session is committed, lost or cancelled."""
         subject = attempt_id(RunId(run.run_id), run.attempt)
+        notebook = Notebook(self._chronicle, self._runtime.clock, subject)
+        async with notebook.opened():
+            return await self._watched(run, plan, subject, notebook)
+
+    async def _watched(
+        self, run: RunRow, plan: RunPlan, subject: str, notebook: Notebook
+    ) -> RunRow:
         with (
             self._store.changed.watch(("session", subject)) as news,
             self._patrol.over(subject) as suspicion,
         ):
-            while (run := await self._followed(run, plan, subject)).phase in _WATCHED:
+            while (run := await self._followed(run, plan, subject, notebook)).phase in _WATCHED:
                 await woken(news, FORGOTTEN_S)
                 if not suspicion.taken():
                     continue
@@ -146,7 +156,9 @@ class Supervisor:
                     return await self._lose(run, attempt, loss)
         return run
 
-    async def _followed(self, run: RunRow, plan: RunPlan, subject: str) -> RunRow:
+    async def _followed(
+        self, run: RunRow, plan: RunPlan, subject: str, notebook: Notebook
+    ) -> RunRow:
         """Do what the session's row asks for now; return the run as it is then."""
         attempt, events = await self._store.watched(subject)
         end = attempt.solve_end
@@ -155,7 +167,9 @@ class Supervisor:
         if attempt.state == "committed":
             return await self._collected(run, attempt)
         if events is not None:
-            return await self._answered(run, plan, attempt, events)
+            run = await self._answered(run, plan, attempt, events)
+            notebook.turn()
+            return run
         if end is None:
             return run
         if not end.is_graded:

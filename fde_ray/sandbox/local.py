@@ -42,6 +42,8 @@ from .records import (
 
 STOP_PATIENCE_S = 10.0
 START_TIMEOUT_S = 30
+MAX_EVENTS_BYTES = 64 << 20
+"""Of a shim's own notes; one that wrote more is not known to be anywhere."""
 LEAST_PATIENCE_S = 10.0
 """A driver may just be starting again, whatever the pause cap is."""
 _LIMITS = {0: "rlimit+watchdog", 1: "cgroup1", 2: "cgroup2"}
@@ -125,6 +127,13 @@ class LocalSandbox:
     async def sessions(self) -> list[Handle]:
         """Return a handle for each session that was started here and not removed."""
         return await asyncio.to_thread(self._sessions)
+
+    async def turns(self, handle: Handle) -> int | None:
+        """Return how many turns have had their replies; None = one is open, or nobody is at work.
+
+        It is the shim's word, which runs beside the agent and not below it.
+        """
+        return await asyncio.to_thread(_turns, Path(handle.dir))
 
     def _sessions(self) -> list[Handle]:
         found = (self.handle_of(s) for s in _subjects(self._home / "sessions"))
@@ -228,6 +237,24 @@ def _config(
         "cgroup": asdict(cgroup),
         "give_up_s": max(session.limits.pause_cap_s, LEAST_PATIENCE_S),
     }
+
+
+def _turns(folder: Path) -> int | None:
+    begun = done = 0
+    try:
+        if _read_state(folder).get("phase") != "solving":
+            return None
+        with open(folder / "events.jsonl", "rb") as file:
+            for line in file.read(MAX_EVENTS_BYTES).splitlines():
+                event = json.loads(line)
+                if event.get("event") == "letter":
+                    if event.get("kind") != "turn":
+                        return None
+                    begun += 1
+                done += event.get("event") == "turn_done"
+    except (OSError, ValueError, AttributeError):
+        return None
+    return done if begun == done else None
 
 
 def _subjects(home: Path) -> list[str]:

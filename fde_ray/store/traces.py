@@ -36,6 +36,7 @@ MAX_SESSIONS = 10_000
 _NUMBER = r"(?:0|[1-9]\d{0,8})"
 _ATTEMPT = re.compile(rf"attempts/({_NUMBER})/(.+)")
 _TRY = re.compile(rf"grades/([0-9a-f]{{4,64}})/({_NUMBER})\.({_NUMBER})/(.+)")
+_NOTE = re.compile(r"notes/\d{9}\.json")
 _RESULT = re.compile(r"grades/([0-9a-f]{4,64})/result\.json")
 _ROUTE = re.compile(r"grades/([0-9a-f]{4,64})/extraction/(-?\d{1,4})/([0-9a-f]{64})/route\.json")
 _COVERAGE = re.compile(r"grades/([0-9a-f]{4,64})/judging/panel/([0-9a-f]{64})\.json")
@@ -70,6 +71,19 @@ class SessionEnd(_Read):
     detail: str | None
     snapshot: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")] | None
     session: SessionFacts | None = None
+
+
+class SessionNote(_Read):
+    """`notes/<n>.json`: how far a session was at a moment between two turns."""
+
+    subject: str
+    at: float
+    session: SessionFacts
+    events: tuple[DialogueEvent, ...]
+
+    @property
+    def turns(self) -> int:
+        return sum(event.event == "replied" for event in self.events)
 
 
 class _Call(_Read):
@@ -118,6 +132,8 @@ class SessionTrace(NamedTuple):
     calls: tuple[CallRow, ...]
     is_sound: bool
     """All but the calls could be read; else nothing may be graded from it."""
+    note: SessionNote | None = None
+    """The last one, of a session without an end."""
 
     @property
     def is_collected(self) -> bool:
@@ -216,6 +232,7 @@ class _Reader:
             commit = await self._manifest(subject, end.snapshot)
         events = await self._dialogue(subject) if "dialogue.jsonl" in names else ()
         is_sound = len(self._findings) == before
+        note = await self._note(subject, names) if "end.json" not in names else None
         prefix = layout.attempt_prefix(self._tenant, subject)
         calls = [
             call
@@ -235,7 +252,23 @@ class _Reader:
             events,
             tuple(calls),
             is_sound,
+            note,
         )
+
+    async def _note(self, subject: str, names: Sequence[str]) -> SessionNote | None:
+        latest = max((name for name in names if _NOTE.fullmatch(name)), default=None)
+        if latest is None:
+            return None
+        key = layout.attempt_prefix(self._tenant, subject) + latest
+        note = await self._record(key, SessionNote, MAX_LINES_BYTES)
+        if note is None:
+            return None
+        in_order = [event.seq for event in note.events] == list(range(1, len(note.events) + 1))
+        is_whole = in_order and (not note.events or note.events[-1].event == "replied")
+        if note.subject != subject or not is_whole or note.session.agent_started_at is None:
+            self._found(key, "misplaced", "it is no note of this session at work")
+            return None
+        return note
 
     async def _started(self, subject: str) -> float | None:
         start = await self._record(layout.start_key(self._tenant, subject), _Start, MAX_FACTS_BYTES)

@@ -47,7 +47,8 @@ class Agent:
     def __init__(self, stage: Stage, session: SessionStart) -> None:
         self._stage, self.session = stage, session
         self.subject = session.subject
-        self.turns = 0
+        self.turns = self.replies = 0
+        self.is_leaving = False
         self._tokens: dict[str, str] = {}
 
     @property
@@ -74,6 +75,7 @@ class Agent:
         reply = await self._held(lambda plane, token: plane.post_turn(token, request))
         while reply.status == "pending":
             reply = await self._held(lambda plane, token: plane.turn_reply(token, request.turn_no))
+        self.replies += 1
         return None if reply.action == "finish" else reply.message
 
     async def chat(self, text: str, call_id: str = "c1") -> ChatReply:
@@ -90,6 +92,7 @@ class Agent:
 
     async def deliver(self, files: Mapping[str, bytes]) -> None:
         """Collect `files` and commit."""
+        self.is_leaving = True
         scope = "collect" if self.scope == "solve" else self.scope
         data, commit = packed(files)
         part = commit.parts[0]
@@ -156,6 +159,7 @@ class Stage:
         self.refuse_start: list[Exception | None] = []
         """What the next starts raise; None = that one starts."""
         self.provenance = {"verdict": "clean", "findings": []}
+        self.agents: dict[str, Agent] = {}
         self._sessions: dict[str, asyncio.Task[None]] = {}
 
     def connect(self, run_plane: Plane, grade_plane: Plane) -> None:
@@ -180,9 +184,10 @@ class Stage:
             raise error
         if session.subject not in self._sessions:
             self.started.append(session.subject)
+            self.agents[session.subject] = agent = self.agent(self, session)
             script = self.solve if session.role == "solve" else self.extract
             self._sessions[session.subject] = asyncio.create_task(
-                self._played(script, self.agent(self, session)), name=f"stage {session.subject}"
+                self._played(script, agent), name=f"stage {session.subject}"
             )
         return _handle(session.subject)
 
@@ -200,6 +205,10 @@ class Stage:
 
     async def sessions(self) -> list[Handle]:
         return [_handle(subject) for subject in self._sessions]
+
+    async def turns(self, handle: Handle) -> int | None:
+        agent = self.agents[handle.subject]
+        return agent.turns if agent.turns == agent.replies and not agent.is_leaving else None
 
     async def outcome(self, handle: Handle) -> Outcome:
         return Outcome(phase="ended")

@@ -33,8 +33,8 @@ from tests.engine.drivers import (
 )
 from tests.engine.killing import Killer
 from tests.engine.stage import Agent, Stage
+from tests.engine.test_kill_points import MARKER, asks_and_delivers
 from tests.engine.test_kill_points import SPEC as ASKING
-from tests.engine.test_kill_points import asks_and_delivers
 from tests.engine.test_sweeps import until, waiting_for
 from tests.engine.virtual import played
 
@@ -147,6 +147,95 @@ def test_runs_that_were_at_work_are_told_and_attempted_again(tmp_path: Path) -> 
             assert all(stage.handle_of(subject) is None for subject in first)
             for subject in first:
                 assert await runtime.objects.exists(layout.end_key("local", subject))
+
+    played(main)
+
+
+async def asks_then_works_on(agent: Agent, ends: list[bool]) -> None:
+    await agent.start()
+    await agent.say(f"{MARKER}\n- What is the maximum speed? And the unit?", delivered=False)
+    await agent.sleep(100)
+    while not ends:
+        await agent.sleep(1)
+    await agent.say("Done, see answer.txt.")
+    await agent.deliver({"answer.txt": b"0.5"})
+
+
+def test_a_session_at_work_that_was_noted_goes_on_where_it_stood(tmp_path: Path) -> None:
+    async def main() -> None:
+        ends: list[bool] = []
+        spec = make_spec(conditions=["interact_req"], limits={"time": "1h"})
+        undisturbed = make_stage(lambda agent: asks_then_works_on(agent, [True]))
+        async with opened(tmp_path / "whole", undisturbed) as runtime:
+            await worked(runtime, await submitted(runtime, spec))
+            expected = await canonicals(runtime, "small")
+        home = tmp_path / "home"
+        stage = make_stage(lambda agent: asks_then_works_on(agent, ends))
+        await left_at_work(home, stage, spec, 80)
+        started = list(stage.started)
+        lose_the_store(home)
+        async with opened(home, stage) as runtime:
+            await runtime.clock.sleep(1000)
+            told = await rebuilt(runtime)
+            assert (dict(told.fates), told.living, told.findings) == ({Fate.ADOPTED: 1}, (), ())
+            assert told.sweeps[0].state == "paused"
+            await runtime.clock.sleep(50)
+            ends.append(True)
+            (status,) = await worked(runtime, ["small"])
+            assert status.is_complete
+            assert stage.started_of("solve") == started
+            assert await canonicals(runtime, "small") == expected
+            (found,) = (await findings_of(runtime, "small")).results
+            assert found.charged_s is not None
+            assert found.charged_s < 200
+            agent_cost = next(line for line in found.cost if line.role == "agent")
+            assert agent_cost.cost_nanousd is None
+
+    played(main)
+
+
+@pytest.mark.parametrize("spoil", ["no_json", "empty", "deep", "another", "misplaced", "open_turn"])
+def test_a_session_whose_note_is_spoilt_is_attempted_again(tmp_path: Path, spoil: str) -> None:
+    async def main() -> None:
+        ends: list[bool] = []
+        spec = make_spec(conditions=["interact_req"], limits={"time": "1h"})
+        stage = make_stage(lambda agent: asks_then_works_on(agent, ends))
+        await left_at_work(tmp_path, stage, spec, 80)
+        (path,) = (tmp_path / "objects").rglob("notes/*.json")
+        note = json.loads(path.read_bytes())
+        changes: dict[str, Any] = {
+            "misplaced": {"subject": "other.1"},
+            "open_turn": {"events": note["events"][:1]},
+        }
+        data = json.dumps(note | changes[spoil]).encode() if spoil in changes else SPOILS[spoil]
+        path.unlink()
+        path.write_bytes(data)
+        lose_the_store(tmp_path)
+        async with opened(tmp_path, stage) as runtime:
+            told = await rebuilt(runtime)
+            assert dict(told.fates) == {Fate.AGAIN: 1}
+            assert len(told.findings) == 1
+            ends.append(True)
+            await Controller(runtime).resume("small")
+            (status,) = await worked(runtime, ["small"])
+            assert (status.is_complete, status.runs[0].attempt) == (True, 2)
+
+    played(main)
+
+
+def test_a_session_that_went_on_after_its_note_is_attempted_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = make_stage(lambda agent: asks_then_works_on(agent, []))
+        spec = make_spec(conditions=["interact_req"], limits={"time": "1h"})
+        await left_at_work(tmp_path, stage, spec, 80)
+        lose_the_store(tmp_path)
+        stage.agents[stage.started[0]].turns += 1
+        stage.agents[stage.started[0]].replies += 1
+        async with opened(tmp_path, stage) as runtime:
+            told = await rebuilt(runtime, dry_run=True)
+            assert dict(told.fates) == {Fate.AGAIN: 1}
+            assert told.living == tuple(stage.started)
+        await stage.aclose()
 
     played(main)
 

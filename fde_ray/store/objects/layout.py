@@ -35,6 +35,11 @@ def events_key(tenant: str, subject: str, seq: int) -> str:
     return f"{attempt_prefix(tenant, subject)}events/{seq}.jsonl.gz"
 
 
+def note_key(tenant: str, subject: str, seq: int) -> str:
+    """Return where a note goes of how far a session at work is; the greatest number counts."""
+    return f"{attempt_prefix(tenant, subject)}notes/{seq:09d}.json"
+
+
 def dialogue_key(tenant: str, subject: str) -> str:
     return f"{attempt_prefix(tenant, subject)}dialogue.jsonl"
 

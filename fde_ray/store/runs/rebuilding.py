@@ -16,7 +16,7 @@ from fde_ray.model.session import AgentExit, Commit
 from fde_ray.model.states import GradeState, Phase, SolveEnd
 
 from . import schema
-from .database import Database, Transaction, keeping
+from .database import Database, Transaction, keeping, replacing
 from .dialogues import turn_reply
 from .rows import AttemptRole, AttemptState, CallRow, SweepState
 
@@ -96,6 +96,7 @@ _ADD_CALL = keeping(
     "prompt_tokens",
     "completion_tokens",
 )
+_HEARD = replacing(schema.liveness, "replica", "at")
 MOST = 2**63
 
 
@@ -165,6 +166,9 @@ class Rebuilding:
 
         def change(t: Transaction) -> int:
             t.run(_ADD_TENANT, tenant=tenant, created_at=now)
+            if any(one.state == "open" for run in runs for one in run.sessions):
+                # The first replica that breathes makes a pause of the time from here on.
+                t.run(_HEARD, replica="rebuild", at=now)
             return sum(_add_run(t, tenant, run, now) for run in runs)
 
         return await self._db.write(change)
