@@ -99,8 +99,9 @@ async def test_list_goes_on_after_a_thousand_keys(
 async def test_wrong_key_and_missing_bucket_are_told(
     opened: Callable[..., S3Store], servers: Servers, name: str
 ) -> None:
-    with pytest.raises(StoreUnfit, match="no such bucket"):
-        await probe(opened(name, bucket="nowhere"))
+    if name != "seaweedfs":  # it makes a missing bucket for whoever may
+        with pytest.raises(StoreUnfit, match="no such bucket"):
+            await probe(opened(name, bucket="nowhere"))
     stranger = S3Store(make_settings(servers.endpoint(name)), ENVIRON | {"S3_SECRET": "wrong"})
     with pytest.raises(StoreUnfit, match="access denied"):
         await probe(stranger)
