@@ -66,7 +66,7 @@ class Chronicle:
     async def noted(self, subject: str, at: float) -> bool:
         """Note how far a session is whose agent is at work; False = it is at no place to go on
         from: not started, in a turn, or at its end."""
-        attempt, events, _, pauses = await self._store.account(subject)
+        attempt, events, pauses = await self._store.story(subject)
         started, in_a_turn = (
             attempt.agent_started_at,
             events and not isinstance(events[-1], Replied),

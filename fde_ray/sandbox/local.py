@@ -245,13 +245,16 @@ def _turns(folder: Path) -> int | None:
         if _read_state(folder).get("phase") != "solving":
             return None
         with open(folder / "events.jsonl", "rb") as file:
-            for line in file.read(MAX_EVENTS_BYTES).splitlines():
-                event = json.loads(line)
-                if event.get("event") == "letter":
-                    if event.get("kind") != "turn":
-                        return None
-                    begun += 1
-                done += event.get("event") == "turn_done"
+            data = file.read(MAX_EVENTS_BYTES + 1)
+        if len(data) > MAX_EVENTS_BYTES:
+            return None
+        for line in data.splitlines():
+            event = json.loads(line)
+            if event.get("event") == "letter":
+                if event.get("kind") != "turn":
+                    return None
+                begun += 1
+            done += event.get("event") == "turn_done"
     except (OSError, ValueError, AttributeError):
         return None
     return done if begun == done else None

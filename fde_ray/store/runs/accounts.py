@@ -35,6 +35,14 @@ class Account(NamedTuple):
     pauses: list[Pause]
 
 
+class Story(NamedTuple):
+    """How far a session is."""
+
+    attempt: AttemptRow
+    events: list[DialogueEvent]
+    pauses: list[Pause]
+
+
 class Watched(NamedTuple):
     """A session that goes on. events: its dialogue, while a turn of it waits for a reply."""
 
@@ -94,6 +102,12 @@ class Accounts:
             )
 
         return await self._db.snapshot(query)
+
+    async def story(self, subject: str) -> Story:
+        """RowMissing when there is no such session."""
+        return await self._db.snapshot(
+            lambda t: Story(session_row(t, subject), events_of(t, subject), pauses_of(t, subject))
+        )
 
     async def billed(self, subject: str) -> list[CallRow]:
         """Return the calls that are billed to a session."""
