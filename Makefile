@@ -29,6 +29,9 @@ test: lint ## check style, types, import rules, then run the tests
 test-ray: setup ## run the tests that start a Ray, one after the other
 	$(BIN)/pytest -m 'ray and not slow' $(or $(PYTEST_ARGS),tests/ray)
 
+test-ray-long: setup $(VERSITYGW) ## test-ray, and with PostgreSQL and a real S3 server (needs Go)
+	VERSITYGW=$(VERSITYGW) $(BIN)/pytest -m ray $(or $(PYTEST_ARGS),tests/ray)
+
 lint: setup ## check style, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
