@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -16,8 +17,11 @@ from fde_ray.engine.driver import POLL_S
 from fde_ray.engine.fleet.calls import MemberLost
 from fde_ray.engine.fleet.config import FleetConfig
 from fde_ray.engine.fleet.members import KICK_S
+from fde_ray.engine.patience import Patience
 from fde_ray.engine.planes import breathing, served_planes
 from fde_ray.engine.runtime import Runtime
+from fde_ray.model.errors import StoreError
+from fde_ray.model.profile import Profile
 from fde_ray.store.runs import woken
 
 from .actors import AWAY_FROM_HEAD, RayHirer
@@ -27,6 +31,8 @@ from .leftovers import clear, is_joined
 
 log = logging.getLogger(__name__)
 
+WHOLE_FLEET_WITHIN_S = 60.0
+"""The steward drains supervisors first, then pools."""
 _WELL = ("idle", "working")
 
 
@@ -35,6 +41,7 @@ class RayEngine:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime, self._store = runtime, runtime.store
+        self._patience = Patience(runtime.clock)
 
     async def run(
         self, is_done: Callable[[], Coroutine[Any, Any, bool]], sweeps: Sequence[str]
@@ -49,7 +56,7 @@ class RayEngine:
         try:
             async with breathing(self._runtime) as breaths:
                 with self._store.changed.watch(("sweeps",)) as news:
-                    while not await is_done():
+                    while not await self._is_so(is_done):
                         for breath in (*breaths, kicks):
                             if breath.done():
                                 breath.result()
@@ -57,13 +64,28 @@ class RayEngine:
         finally:
             kicks.cancel()
             await asyncio.gather(kicks, return_exceptions=True)
+            await self._ended(config, steward)
+
+    async def _is_so(self, is_done: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+        """Ask; while the store is away for now, nothing is done."""
+        try:
+            return await is_done()
+        except StoreError as error:
+            await self._patience.wait(error)
+            return False
+
+    async def _ended(self, config: FleetConfig, steward: ActorHandle) -> None:
+        """Let nobody of this fleet claim any more, and all of it go."""
+        try:
             await self._store.end_generation(config.generation)
-            with contextlib.suppress(MemberLost):
-                await steward.drain()
+        except StoreError as error:
+            log.warning("generation_not_ended", extra={"reason": error.detail})
+        with contextlib.suppress(MemberLost):
+            await steward.drain(WHOLE_FLEET_WITHIN_S)
 
     async def _config(self, sweeps: Sequence[str]) -> FleetConfig:
         runtime, cores = self._runtime, os.cpu_count() or 1
-        profile = runtime.profile.evolve(home=str(runtime.home.root))
+        profile = placed(runtime.profile, runtime.home.root)
         return FleetConfig(
             profile=profile,
             unsafe=(await runtime.sandbox.probe()).unsafe,
@@ -87,6 +109,13 @@ async def ray_engine(runtime: Runtime) -> AsyncIterator[RayEngine]:
         async with served_planes(runtime):
             yield RayEngine(runtime)
         await runtime.store.close_ambiguous()
+
+
+def placed(profile: Profile, home: Path) -> Profile:
+    """Return the profile with full paths: actors may be started in another folder."""
+    paths = {"home": str(home), "cases": profile.cases, "prices": profile.prices}
+    full = {name: Path(path).expanduser().absolute() for name, path in paths.items() if path}
+    return profile.evolve(**{name: str(path) for name, path in full.items()})
 
 
 def label() -> str | None:

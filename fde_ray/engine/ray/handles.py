@@ -33,10 +33,10 @@ class ActorHandle:
     async def kick(self, **news: Any) -> Vitals:
         return Vitals.model_validate_json(await self._said("kick", KICK_WITHIN_S, **news))
 
-    async def drain(self) -> None:
+    async def drain(self, within_s: float = DRAIN_WITHIN_S) -> None:
         """Let the member give up what it holds; its process ends for good, drained or not."""
         try:
-            await self._said("drain", DRAIN_WITHIN_S)
+            await self._said("drain", within_s)
         finally:
             await asyncio.to_thread(ray.kill, self._actor, no_restart=True)
 

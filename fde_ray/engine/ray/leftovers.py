@@ -86,11 +86,10 @@ def reap(folder: Path) -> None:
     """End what an earlier local Ray of this folder left behind. Call it under the lock."""
     temp = temp_folder(folder)
     known = _recorded(folder)
-    marked = os.fsencode(temp) + b"/"
     left = [
         pid
         for pid in _processes()
-        if known.get(str(pid)) == (process_start(pid) or "") or marked in _command(pid)
+        if known.get(str(pid)) == (process_start(pid) or "") or _is_of(pid, temp)
     ]
     for pid in left:
         log.warning("ray_process_reaped", extra={"pid": pid})
@@ -121,8 +120,14 @@ def _processes() -> list[int]:
     return [pid for pid in found if pid != os.getpid()]
 
 
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+def _is_of(pid: int, temp: Path) -> bool:
+    """Whether a process names a file in `temp` as its argument, or writes its output to one.
+
+    Workers overwrite their arguments; what they print goes to a log of their Ray.
+    """
+    marked, place = os.fsencode(temp) + b"/", Path(f"/proc/{pid}")
+    with contextlib.suppress(OSError):
+        if marked in (place / "cmdline").read_bytes():
+            return True
+        return any(os.fsencode(os.readlink(place / "fd" / n)).startswith(marked) for n in "12")
+    return False

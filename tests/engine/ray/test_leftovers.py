@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -25,17 +26,26 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     temp.rmdir()
 
 
-def sleeping(*arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", *arguments])
+def sleeping(*arguments: str, stdout: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+    argv = [sys.executable, "-c", "import time; time.sleep(60)", *arguments]
+    return subprocess.Popen(argv, stdout=stdout)
 
 
-def test_a_recorded_process_and_one_with_our_folder_in_its_command_are_ended(folder: Path) -> None:
+def test_recorded_processes_and_those_that_name_or_write_to_our_folder_are_ended(
+    folder: Path,
+) -> None:
     temp = temp_folder(folder)
     (temp / "session").mkdir()
-    with sleeping() as recorded, sleeping(f"--dir={temp}/session") as marked, sleeping() as other:
+    with (
+        sleeping() as recorded,
+        sleeping(f"--dir={temp}/session") as naming,
+        (temp / "session" / "worker.out").open("wb") as log,
+        sleeping(stdout=log) as writing,
+        sleeping() as other,
+    ):
         record(folder, [recorded.pid], temp)
         reap(folder)
-        assert (recorded.wait(10), marked.wait(10)) == (-9, -9)
+        assert [process.wait(10) for process in (recorded, naming, writing)] == [-9, -9, -9]
         assert other.poll() is None
         other.kill()
     assert not temp.exists()
