@@ -44,12 +44,20 @@ class Round:
     """One sweep in one home. `models` is the endpoint outside, which counts.
 
     database: address of a PostgreSQL that keeps the rows; None = the file of the home.
+    environ: what the driver is told beside the usual.
     """
 
     def __init__(
-        self, home: Path, models: FakeModels, *, database: str | None = None, **profile: Any
+        self,
+        home: Path,
+        models: FakeModels,
+        *,
+        database: str | None = None,
+        environ: Mapping[str, str] | None = None,
+        **profile: Any,
     ) -> None:
         self.home, self.models, self._database = home, models, database
+        self._environ = environ or {}
         if database is not None:
             profile["store"] = database
         self._profile = str(write_profile(home, models.base_url, attempts=5, **profile))
@@ -135,7 +143,7 @@ class Round:
     def _started(self, *arguments: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [*COMMAND, "sweep", *arguments, "--profile", self._profile],
-            env=environment(self.home),
+            env={**environment(self.home), **self._environ},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,12 @@ RESUMES = 3
 
 
 class RayRound(Round):
-    def __init__(self, home: Path, models: FakeModels) -> None:
+    def __init__(
+        self, home: Path, models: FakeModels, environ: Mapping[str, str] | None = None
+    ) -> None:
         self._resumes = 0
-        super().__init__(home, models, engine="ray", ray={"supervisors": 2, "pool_least": 1})
+        ray = {"supervisors": 2, "pool_least": 1}
+        super().__init__(home, models, environ=environ, engine="ray", ray=ray)
 
     def member(self, name: str) -> int:
         """Return the process in which a member of the fleet works."""

@@ -1,0 +1,34 @@
+"""A Ray cluster of this machine with two nodes, whose store is RocksDB; run as a program.
+
+It prints its address, then does what each line of its input says, and prints `done`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from ray.cluster_utils import Cluster
+
+
+def main() -> None:
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    cluster.add_node(num_cpus=2)
+    print(cluster.address, flush=True)
+    actions: dict[str, Callable[[], object]] = {
+        "kill store": cluster.head_node.kill_gcs_server,
+        "start store": cluster.head_node.start_gcs_server,
+        "kill node": lambda: cluster.remove_node(
+            next(iter(cluster.worker_nodes)), allow_graceful=False
+        ),
+    }
+    try:
+        for line in sys.stdin:
+            actions[line.strip()]()
+            print("done", flush=True)
+    finally:
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main()
