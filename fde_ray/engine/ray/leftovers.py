@@ -121,13 +121,20 @@ def _processes() -> list[int]:
 
 
 def _is_of(pid: int, temp: Path) -> bool:
-    """Whether a process names a file in `temp` as its argument, or writes its output to one.
+    """Whether a process names a file in `temp` as its argument, or has one open.
 
-    Workers overwrite their arguments; what they print goes to a log of their Ray.
+    Workers overwrite their arguments; their logs stay open.
     """
     marked, place = os.fsencode(temp) + b"/", Path(f"/proc/{pid}")
     with contextlib.suppress(OSError):
         if marked in (place / "cmdline").read_bytes():
             return True
-        return any(os.fsencode(os.readlink(place / "fd" / n)).startswith(marked) for n in "12")
+        return any(_target(place / "fd" / n).startswith(marked) for n in os.listdir(place / "fd"))
     return False
+
+
+def _target(link: Path) -> bytes:
+    try:
+        return os.fsencode(os.readlink(link))
+    except OSError:
+        return b""
