@@ -112,7 +112,7 @@ class Controller:
         tenant = self._runtime.tenant
         left = await self._store.open_work(name, tenant=tenant)
         if not left:
-            return not await self._store.released_runs()
+            return not await self._store.unwanted_runs()
         state = (await self._store.sweep(name, tenant=tenant)).state
         if state == "cancelled":
             # What others want as well goes on without this sweep.

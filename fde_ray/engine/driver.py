@@ -39,6 +39,8 @@ POLL_S = 1.0
 """How long a change of another process may go unseen."""
 ADMIT_AHEAD = 64
 """Runs that are begun beyond those that can be at work."""
+REGRADE_LOOK_S = 10.0
+"""How long a further grade that another process asks for may go unseen."""
 COALESCE_S = 0.05
 ACK_EVERY_S = 0.5
 _SOLVING = (Phase.QUEUED, Phase.PROVISIONING, Phase.SOLVING, Phase.COLLECTING)
@@ -96,6 +98,8 @@ class ShardDriver:
         self._patrol = Patrol(
             runtime.sandbox, runtime.store.changed, runtime.clock, runtime.profile.patrol_every
         )
+        self._sweep_news = asyncio.Event()
+        self._regrade_at = 0.0
         self._leaving: set[asyncio.Task[None]] = set()
         self._unfit: set[str] = set()
         self._failure: BaseException | None = None
@@ -120,10 +124,10 @@ class ShardDriver:
         holding = _Holding(lease, self._supervisor(lease))
         self._holdings[lease.epoch.number] = holding
         self._keeper.keep(lease)
+        self._regrade_at = 0.0
         await Reconciler(self._runtime, lease.epoch).after_restore(holding.shards)
-        for task in await self._store.live_runs():
-            if task.run.shard in holding.shards:
-                self._launch(holding, task, takes_over=True)
+        for task in await self._store.live_runs(holding.shards):
+            self._launch(holding, task, takes_over=True)
 
     async def step(self) -> None:
         """Begin what may be begun and stop what nobody wants; raises when a store fails."""
@@ -144,9 +148,11 @@ class ShardDriver:
         )
         for servant in servants:
             servant.add_done_callback(self._servant_ended)
+        changed = self._store.changed
         async with self._keeper:
             try:
-                yield
+                with changed.watch(("sweeps",)) as self._sweep_news:
+                    yield
             finally:
                 for servant in servants:
                     servant.cancel()
@@ -177,9 +183,15 @@ class ShardDriver:
         # In batches: each look reads the plans of all that may be begun.
         if not self._holdings or self.load > self._most - ADMIT_AHEAD // 2:
             return
-        for sweep in self._sweeps:
-            for task in await self._store.regradings(ADMIT_AHEAD, sweep):
-                self._begin(task)
+        if self._sweep_news.is_set() or self._runtime.clock.now() >= self._regrade_at:
+            self._sweep_news.clear()
+            self._regrade_at = self._runtime.clock.now() + REGRADE_LOOK_S
+            for sweep in self._sweeps:
+                tasks = await self._store.regradings(ADMIT_AHEAD, sweep, self.shards)
+                for task in tasks:
+                    self._begin(task)
+                if len(tasks) == ADMIT_AHEAD:
+                    self._regrade_at = 0.0
         for task in await self._store.granted(self.shards, self._most - self.load):
             self._begin(task)
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Text, exists, func, select
+from sqlalchemy import Text, delete, exists, func, or_, select
 from sqlalchemy import bindparam as b
 
 from fde_ray.model.clock import Clock
+from fde_ray.model.ids import SHARDS
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.states import GradeState, Phase, SolveEnd
 from fde_ray.store.errors import RowMissing
 
 from . import schema
-from .database import Database, Statement, Transaction, among
+from .database import Database, Statement, Transaction, among, keeping
+from .leases import spans
 from .rows import PendingGrade, RunRow, RunTask
 
 _SW, _W, _R, _G = schema.sweeps.c, schema.wants.c, schema.runs.c, schema.grades.c
+
+Spans = tuple[tuple[int, int], ...]
 
 _ROW = tuple(_R[name] for name in RunRow._fields)
 _WANTS = schema.wants.join(schema.sweeps, (_SW.tenant == _W.tenant) & (_SW.name == _W.sweep))
@@ -48,21 +53,26 @@ _RUNNABLE = Statement(
     .order_by(_R.place, _R.queued_at)
     .limit(b("limit_"))
 )
-_LIVE_RUNS = Statement(select(*_ROW, _R.plan).where(_LIVE).order_by(_R.place))
-_CANCELLED = Statement(select(_SW.tenant, _SW.name).where(_SW.state == "cancelled"))
-_UNWANTED = Statement(
-    select(*_ROW)
-    .select_from(schema.wants.join(schema.runs, _R.run_id == _W.run_id))
-    .where(_W.tenant == b("tenant_"), _W.sweep == b("name_"))
-    .where(_LIVE | (_R.phase == Phase.QUEUED.value), ~_WANTED)
-    .order_by(_W.place)
-)
+_UNFINISHED = _LIVE | (_R.phase == Phase.QUEUED.value)
+_ANY_RELEASED = Statement(select(schema.released.c.run_id).limit(1))
 _RELEASED = Statement(
     select(*_ROW)
     .select_from(schema.released.join(schema.runs, _R.run_id == schema.released.c.run_id))
-    .where(_LIVE | (_R.phase == Phase.QUEUED.value), ~_WANTED)
+    .where(_UNFINISHED, ~_WANTED)
     .order_by(_R.place)
 )
+_FORGET = Statement(
+    delete(schema.released).where(
+        ~exists().where(_R.run_id == schema.released.c.run_id, _UNFINISHED, ~_WANTED)
+    )
+)
+_OF_SWEEP = Statement(
+    select(_R.run_id)
+    .select_from(schema.wants.join(schema.runs, _R.run_id == _W.run_id))
+    .where(_W.tenant == b("tenant_"), _W.sweep == b("name_"), _UNFINISHED)
+    .order_by(_R.run_id)
+)
+_RELEASE = keeping(schema.released, "run_id")
 _PENDING = Statement(
     select(_G.run_id, _G.grade_id, _R.phase)
     .select_from(schema.grades.join(schema.runs, _G.run_id == _R.run_id))
@@ -71,27 +81,6 @@ _PENDING = Statement(
         exists()
         .select_from(_WANTS)
         .where(_W.run_id == _G.run_id, _W.grade_id == _G.grade_id, _SW.state == "running")
-        .correlate(schema.grades),
-    )
-    .order_by(_R.place)
-    .limit(b("limit_"))
-)
-# Begins at the pending grades of ended runs: most pending grades belong to runs that still solve.
-_REGRADINGS = Statement(
-    select(*_ROW, func.coalesce(_G.plan, _R.plan))
-    .select_from(schema.runs.join(schema.grades, _G.run_id == _R.run_id))
-    .where(
-        among(_R.phase, Phase.DONE.value, Phase.QUARANTINED.value),
-        among(_R.solve_end, *(end.value for end in SolveEnd if end.is_graded)),
-        _G.state == GradeState.PENDING.value,
-        exists()
-        .select_from(_WANTS)
-        .where(
-            _W.run_id == _G.run_id,
-            _W.grade_id == _G.grade_id,
-            _SW.state == "running",
-            _ASKED_FOR,
-        )
         .correlate(schema.grades),
     )
     .order_by(_R.place)
@@ -107,6 +96,41 @@ _RUN_PLAN = Statement(select(_R.plan).where(_R.run_id == b("run_id_")))
 _IS_WANTED = Statement(select(_R.run_id).where(_R.run_id == b("run_id_"), _WANTED))
 
 
+def _within(ranges: Spans) -> Any:
+    return or_(*(_R.shard.between(first, last) for first, last in ranges))
+
+
+@lru_cache(maxsize=64)
+def _live_runs(ranges: Spans) -> Statement:
+    return Statement(select(*_ROW, _R.plan).where(_LIVE, _within(ranges)).order_by(_R.place))
+
+
+@lru_cache(maxsize=64)
+def _regradings(ranges: Spans) -> Statement:
+    # Begins at the ended runs: most pending grades belong to runs that still solve.
+    return Statement(
+        select(*_ROW, func.coalesce(_G.plan, _R.plan))
+        .select_from(schema.runs.join(schema.grades, _G.run_id == _R.run_id))
+        .where(
+            among(_R.phase, Phase.DONE.value, Phase.QUARANTINED.value),
+            among(_R.solve_end, *(end.value for end in SolveEnd if end.is_graded)),
+            _G.state == GradeState.PENDING.value,
+            _within(ranges),
+            exists()
+            .select_from(_WANTS)
+            .where(
+                _W.run_id == _G.run_id,
+                _W.grade_id == _G.grade_id,
+                _SW.state == "running",
+                _ASKED_FOR,
+            )
+            .correlate(schema.grades),
+        )
+        .order_by(_R.place)
+        .limit(b("limit_"))
+    )
+
+
 class Admission:
     _db: Database
     _clock: Clock
@@ -119,25 +143,22 @@ class Admission:
         rows = await self._db.read(lambda t: t.all(_RUNNABLE, limit_=limit, sweep_=sweep))
         return [task_of(row) for row in rows]
 
-    async def live_runs(self) -> list[RunTask]:
+    async def live_runs(self, shards: Iterable[int] = range(SHARDS)) -> list[RunTask]:
         """Return the runs that are neither queued nor at their end: a takeover begins here."""
-        return [task_of(row) for row in await self._db.read(lambda t: t.all(_LIVE_RUNS))]
+        statement = _live_runs(tuple(spans(shards)))
+        return [task_of(row) for row in await self._db.read(lambda t: t.all(statement))]
 
     async def unwanted_runs(self) -> list[RunRow]:
         """Return unfinished runs that only cancelled sweeps want, or nobody any more."""
 
-        # Begins at the cancelled sweeps, which are few, and not at the queued runs.
-        def query(t: Transaction) -> dict[str, Any]:
-            found = {row[0]: row for row in t.all(_RELEASED)}
-            for tenant, name in t.all(_CANCELLED):
-                found |= {row[0]: row for row in t.all(_UNWANTED, tenant_=tenant, name_=name)}
-            return found
+        def change(t: Transaction) -> list[Any]:
+            t.run(_FORGET)
+            return t.all(_RELEASED)
 
-        return [RunRow.of(row) for row in (await self._db.read(query)).values()]
-
-    async def released_runs(self) -> list[RunRow]:
-        """Return unfinished runs that nobody wants since a sweep changed its spec."""
-        return [RunRow.of(row) for row in await self._db.read(lambda t: t.all(_RELEASED))]
+        # Asked often, and seldom is there any.
+        if await self._db.read(lambda t: t.one(_ANY_RELEASED)) is None:
+            return []
+        return [RunRow.of(row) for row in await self._db.write(change)]
 
     async def is_wanted(self, run_id: str) -> bool:
         return await self._db.read(lambda t: t.one(_IS_WANTED, run_id_=run_id)) is not None
@@ -148,10 +169,13 @@ class Admission:
         rows = await self._db.read(lambda t: t.all(_PENDING, limit_=limit))
         return [PendingGrade(run, grade, Phase(phase)) for run, grade, phase in rows]
 
-    async def regradings(self, limit: int, sweep: str | None = None) -> list[RunTask]:
+    async def regradings(
+        self, limit: int, sweep: str | None = None, shards: Iterable[int] = range(SHARDS)
+    ) -> list[RunTask]:
         """Return wanted grades to make of runs that have ended and whose workspace was collected;
         each task has the plan of that grade. sweep: only this one's; None = of all."""
-        rows = await self._db.read(lambda t: t.all(_REGRADINGS, limit_=limit, sweep_=sweep))
+        statement = _regradings(tuple(spans(shards)))
+        rows = await self._db.read(lambda t: t.all(statement, limit_=limit, sweep_=sweep))
         return [task_of(row) for row in rows]
 
     async def run(self, run_id: str) -> RunRow:
@@ -182,3 +206,9 @@ def _plan(text: str) -> RunPlan:
 
 def task_of(row: Any) -> RunTask:
     return RunTask(RunRow.of(row[:-1]), _plan(row[-1]))
+
+
+def release(t: Transaction, tenant: str, name: str) -> None:
+    """Let drivers stop what is unfinished of a cancelled sweep and wanted by no other."""
+    rows = t.all(_OF_SWEEP, tenant_=tenant, name_=name)
+    t.run_many(_RELEASE, [{"run_id": run_id} for (run_id,) in rows])

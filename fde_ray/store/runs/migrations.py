@@ -143,11 +143,26 @@ def _release(transaction: Transaction) -> None:
         transaction.raw(statement)
 
 
+_RELEASE_CANCELLED = """
+INSERT INTO released (run_id)
+SELECT DISTINCT wants.run_id FROM wants
+JOIN sweeps ON sweeps.tenant = wants.tenant AND sweeps.name = wants.sweep
+WHERE sweeps.state = 'cancelled'
+AND NOT EXISTS (SELECT 1 FROM released AS known WHERE known.run_id = wants.run_id)
+"""
+
+
+def _release_cancelled(transaction: Transaction) -> None:
+    """Name the runs of cancelled sweeps where drivers look for them from here on."""
+    transaction.raw(_RELEASE_CANCELLED)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "create the tables", _create),
     Migration(2, "schedule runs", _schedule),
     Migration(3, "hold turns", _hold_turns),
     Migration(4, "release runs", _release),
+    Migration(5, "release cancelled runs", _release_cancelled),
 )
 
 _VERSION = Statement(select(func.max(schema.migrations.c.version)))

@@ -16,6 +16,7 @@ from fde_ray.model.session import AgentExit, Commit
 from fde_ray.model.states import GradeState, Phase, SolveEnd
 
 from . import schema
+from .admission import release
 from .database import Database, Transaction, keeping, replacing
 from .dialogues import turn_reply
 from .rows import AttemptRole, AttemptState, CallRow, SweepState
@@ -195,6 +196,8 @@ class Rebuilding:
                 for place, plan in enumerate(plans)
             ]
             t.run_many(_ADD_WANT, wants)
+            if state == "cancelled":
+                release(t, tenant, name)
             t.wake(("sweeps",))
             return True
 

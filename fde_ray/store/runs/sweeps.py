@@ -18,7 +18,7 @@ from fde_ray.model.plan import RunPlan
 from fde_ray.model.states import GradeState, Phase, SolveEnd
 
 from . import schema
-from .admission import ADMITTED
+from .admission import ADMITTED, release
 from .database import Database, Statement, Transaction, among, inserting, keeping, updating
 from .rows import SweepRow, SweepRun, SweepState
 from .ungraded import match_grades
@@ -215,6 +215,8 @@ class Sweeps:
                 revive(t, tenant, name, now)
             else:
                 t.run(_WITHDRAW, granted_at=None)
+            if state == "cancelled":
+                release(t, tenant, name)
             t.wake(("sweeps",))
 
         await self._db.write(change)
