@@ -59,9 +59,9 @@ def named(spec: SweepSpec, profile: Profile, *, fresh: bool) -> SweepSpec:
     """Name the sweep after all that it rests upon, so that after a change it is another sweep."""
     import time
 
-    from fde_ray.engine.submission import resolved
     from fde_ray.engine.planning import Planner, plan_sweep
     from fde_ray.engine.runtime import cases_of
+    from fde_ray.engine.submission import resolved
     from fde_ray.model.base import digest
     from fde_ray.protocol.packs import builtin_pack
     from fde_ray.scaffolds import scaffold
