@@ -25,7 +25,7 @@ print(*sys.modules)
 """
 ALL = dict(commands(typer.main.get_command(app), "fde-ray"))
 LEAVES = {path: command for path, command in ALL.items() if not hasattr(command, "commands")}
-ACTING = {"sweep pause", "sweep cancel", "store restored"}
+ACTING = {"sweep pause", "sweep cancel", "sweep set", "store restored"}
 
 
 def loaded_by(*line: str) -> set[str]:
