@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from fde_ray.engine.campaign import carried_out
 from fde_ray.engine.controller import Controller
-from fde_ray.engine.runtime import opened_runtime
+from fde_ray.engine.runtime import Runtime, opened_runtime
 from fde_ray.gateway.direct import DirectGateway
 from fde_ray.model.base import sha256_hex
 from fde_ray.model.documents import parse_document
@@ -57,22 +57,28 @@ def spent() -> Cpu:
     return Cpu(usage.ru_utime * 1000, usage.ru_stime * 1000)
 
 
-def per_run_since(before: Cpu) -> Cpu:
-    now = spent()
-    return Cpu((now.user_ms - before.user_ms) / RUNS, (now.sys_ms - before.sys_ms) / RUNS)
+def per_run(before: Cpu, now: Cpu, runs: int = RUNS) -> Cpu:
+    return Cpu((now.user_ms - before.user_ms) / runs, (now.sys_ms - before.sys_ms) / runs)
 
 
-async def one_round(folder: Path) -> Cpu:
-    """Return the CPU per run of one sweep of no-op runs."""
+def no_ops(name: str, repeats: int) -> SweepSpec:
+    """Return a sweep of runs whose agent does nothing: `repeats` of each case."""
     spec = parse_document(preset_text("demo"), SweepSpec)
     do_nothing = tuple(s for s in spec.systems if s.name == "do_nothing")
-    spec = spec.evolve(
+    return spec.evolve(
+        name=name,
+        series=name,
         cases=CASES,
         systems=[s.jsonable() for s in do_nothing],
         conditions=("hidden",),
-        repeats=REPEATS,
+        repeats=repeats,
         limits={**spec.limits.jsonable(), "pushes": 0},
     )
+
+
+async def one_round(folder: Path) -> Cpu:
+    """Return the CPU per run of a sweep of no-op runs, less what a sweep of one run each costs:
+    what an engine's start takes once is not a run's."""
     gateway = DirectGateway()
     profile = Profile.model_validate(
         {
@@ -83,14 +89,21 @@ async def one_round(folder: Path) -> Cpu:
     )
     async with opened_runtime(profile, sandbox=NullSandbox(gateway)) as runtime:
         gateway.connect(runtime.run_plane, runtime.grade_plane)
-        await Controller(runtime).submit(spec)
         for case_id in CASES:
             await runtime.material.keys(case_id)
-        before = spent()
-        (status,) = await carried_out(runtime, [spec.name])
-        cost = per_run_since(before)
+        least, few = await cost_of(runtime, no_ops("few", 1))
+        most, many = await cost_of(runtime, no_ops("many", REPEATS))
+    return per_run(least, most, many - few)
+
+
+async def cost_of(runtime: Runtime, spec: SweepSpec) -> tuple[Cpu, int]:
+    """Carry out a sweep; return its CPU and how many runs it has."""
+    await Controller(runtime).submit(spec)
+    before = spent()
+    (status,) = await carried_out(runtime, [spec.name])
+    now = spent()
     assert status.is_complete
-    return cost
+    return Cpu(now.user_ms - before.user_ms, now.sys_ms - before.sys_ms), len(status.runs)
 
 
 def keys_of_run(number: int) -> tuple[str, ...]:
@@ -126,7 +139,7 @@ def by_hand(folder: Path) -> Cpu:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             os.write(descriptor, b"x" * 400)
             os.close(descriptor)
-    cost = per_run_since(before)
+    cost = per_run(before, spent())
     connection.close()
     return cost
 
