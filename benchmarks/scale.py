@@ -5,7 +5,7 @@ All else is real: run store, folders, planes, scheduler, drivers with leases of 
 500 runs each), in one process. A simulated agent sends heartbeats and snapshots, says that it is
 done, and delivers nothing; no sandbox process and no model is behind it.
 
-    python -m benchmarks.scale                            10,000 runs, 20 drivers, about 15 minutes
+    python -m benchmarks.scale                            10,000 runs, 24 drivers, about 15 minutes
     python -m benchmarks.scale --runs 400 --seconds 200   a short form
 
 Printed as one JSON object:
@@ -25,11 +25,13 @@ import itertools
 import json
 import random
 import resource
+import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,9 @@ BEATS, SNAPSHOTS = 24, 3
 PER_DRIVER = 500
 RUNS_PER_SWEEP = 200
 BOOTS = itertools.count()
+SPARE = 1.2
+"""Places of all drivers beside the runs: shards are not equally full."""
+TELL_S = 10.0
 
 
 class PacedGateway(DirectGateway):
@@ -113,7 +118,8 @@ class SimulatedDriver:
 
     def __init__(self, runtime: Runtime, config: FleetConfig, index: int) -> None:
         self.index = index
-        self.driver = ShardDriver(runtime, own_pools(runtime), planes_elsewhere=True)
+        peers = config.supervisors
+        self.driver = ShardDriver(runtime, own_pools(runtime), planes_elsewhere=True, peers=peers)
         self._claims = ShardClaims(runtime, self.driver, config, index)
         # Each boot is another process to the store.
         self._claims._owner = self._claims._owner._replace(pid_started=f"boot-{next(BOOTS)}")
@@ -204,11 +210,11 @@ def specs(runs: int) -> list[SweepSpec]:
 
 @asynccontextmanager
 async def opened(
-    folder: Path, runs: int, seconds: float
+    folder: Path, runs: int, drivers: int, seconds: float
 ) -> AsyncIterator[tuple[Runtime, PacedSandbox]]:
     gateway = PacedGateway()
     sandbox = PacedSandbox(gateway, seconds)
-    places = {"runs": PER_DRIVER, "gradings": PER_DRIVER}
+    places = {"runs": PER_DRIVER * drivers, "gradings": PER_DRIVER * drivers}
     profile = Profile.model_validate(
         {
             "home": str(folder),
@@ -257,7 +263,10 @@ class Scale:
 
 async def measured(folder: Path, runs: int, drivers: int, seconds: float) -> dict[str, Any]:
     calls: Counter[str] = Counter()
-    async with opened(folder, runs, seconds) as (runtime, sandbox), AsyncExitStack() as stack:
+    async with (
+        opened(folder, runs, drivers, seconds) as (runtime, sandbox),
+        AsyncExitStack() as stack,
+    ):
         count_calls(runtime.store, calls)
         count_moves(runtime.store, calls)
         planning = Cpu()
@@ -277,6 +286,7 @@ async def measured(folder: Path, runs: int, drivers: int, seconds: float) -> dic
         )
         assert lease is not None
         admission = asyncio.create_task(_admitting(runtime, lease), name="steward")
+        telling = asyncio.create_task(_told(scale, calls), name="progress")
         while sandbox.live < runs:  # noqa: ASYNC110  (nothing tells)
             await asyncio.sleep(1.0)
         kib = (resident_kib() - before) / runs
@@ -285,8 +295,9 @@ async def measured(folder: Path, runs: int, drivers: int, seconds: float) -> dic
         while calls["done"] < runs:  # noqa: ASYNC110  (nothing tells)
             await asyncio.sleep(1.0)
         spent, wall_s = cpu.s, time.monotonic() - wall
-        admission.cancel()
-        await asyncio.gather(admission, return_exceptions=True)
+        for task in (admission, telling):
+            task.cancel()
+        await asyncio.gather(admission, telling, return_exceptions=True)
         await scale.kill(tuple(scale._drivers))
         recovery_cpu = sum(one["cpu_s"] for one in recovery.values())
     return {
@@ -323,6 +334,13 @@ async def _recoveries(scale: Scale, drivers: int) -> dict[str, dict[str, float]]
     return found
 
 
+async def _told(scale: Scale, calls: Counter[str]) -> None:
+    while True:
+        live, driven, done = scale._sandbox.live, scale.driven, calls["done"]
+        print(f"live {live}, driven {driven}, done {done}", file=sys.stderr)
+        await asyncio.sleep(TELL_S)
+
+
 async def _admitting(runtime: Runtime, lease: Lease) -> None:
     steward = Steward(runtime, lease.epoch)
     with runtime.store.changed.watch(("runs",), ("sweeps",)) as news:
@@ -340,7 +358,7 @@ def main() -> None:
     parser.add_argument("--drivers", type=int, default=None, help="default: 500 runs each")
     parser.add_argument("--seconds", type=float, default=600.0, help="that a run takes")
     options = parser.parse_args()
-    drivers = options.drivers or max(2, -(-options.runs // PER_DRIVER))
+    drivers = options.drivers or max(2, ceil(options.runs * SPARE / PER_DRIVER))
     with tempfile.TemporaryDirectory() as name:
         found = asyncio.run(measured(Path(name), options.runs, drivers, options.seconds))
     print(json.dumps(found, indent=2))

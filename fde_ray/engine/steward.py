@@ -18,6 +18,8 @@ from .scheduling import Scheduler
 log = logging.getLogger(__name__)
 
 TIDY_EVERY_S = 3600.0
+LONGEST_CALL_S = 7200.0
+"""A call that is under way for longer was some dead process's."""
 
 
 class Steward:
@@ -36,10 +38,13 @@ class Steward:
             await self._tidy()
 
     async def _tidy(self) -> None:
-        """Give back what dead uploaders left; a store that is away has time until the next hour."""
+        """Give back what dead uploaders left, and close the calls of dead processes; a store that
+        is away has time until the next hour."""
+        runtime = self._runtime
         try:
-            dropped = await drop_abandoned(self._runtime.objects, self._runtime.clock.now())
+            dropped = await drop_abandoned(runtime.objects, runtime.clock.now())
+            closed = await runtime.store.close_ambiguous(older_than_s=LONGEST_CALL_S)
         except StoreError as error:
-            log.warning("uploads_not_tidied", extra={"reason": error.detail})
+            log.warning("not_tidied", extra={"reason": error.detail})
         else:
-            log.info("uploads_tidied", extra={"dropped": dropped})
+            log.info("tidied", extra={"uploads": dropped, "calls": closed})

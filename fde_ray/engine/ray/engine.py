@@ -20,6 +20,7 @@ from fde_ray.engine.fleet.members import KICK_S
 from fde_ray.engine.patience import Patience
 from fde_ray.engine.planes import breathing, served_planes
 from fde_ray.engine.runtime import Runtime
+from fde_ray.engine.steward import LONGEST_CALL_S
 from fde_ray.model.errors import StoreError
 from fde_ray.model.profile import Profile
 from fde_ray.store.runs import woken
@@ -101,14 +102,17 @@ async def ray_engine(runtime: Runtime) -> AsyncIterator[RayEngine]:
 
     UserError when Ray cannot be had, or another process carries out sweeps of this store.
     """
-    if not is_joined(os.environ):
+    # On a cluster of their own, members of an earlier fleet may still have calls in flight.
+    may_others_live = is_joined(os.environ)
+    if not may_others_live:
         clear(runtime.home.root)
         await runtime.store.refuse_if_held()
+    dead_after_s = LONGEST_CALL_S if may_others_live else 0.0
     with cluster(runtime.home.root, os.environ):
-        await runtime.store.close_ambiguous()
+        await runtime.store.close_ambiguous(older_than_s=dead_after_s)
         async with served_planes(runtime):
             yield RayEngine(runtime)
-        await runtime.store.close_ambiguous()
+        await runtime.store.close_ambiguous(older_than_s=dead_after_s)
 
 
 def placed(profile: Profile, home: Path) -> Profile:

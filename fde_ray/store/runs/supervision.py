@@ -22,6 +22,7 @@ from .database import Database, Statement, Transaction, among, inserting, updati
 from .leases import check_epoch
 from .pauses import CLOSE_PAUSE
 from .rows import AttemptRole, AttemptRow, Epoch, Standing
+from .sweeps import revive
 from .ungraded import void_grades
 
 _R, _A, _S = schema.runs.c, schema.attempts.c, schema.shards.c
@@ -117,7 +118,7 @@ def move(
     """Set phase and `changes` if the run is in `expect` and `epoch` holds it; else Superseded.
 
     A run that goes back to the queue loses its grant; one that ends with nothing to grade has no
-    grade.
+    grade; one that is cancelled and wanted all the same is queued again.
     """
     if to is Phase.QUEUED:
         changes = {**changes, "granted_at": None}
@@ -133,7 +134,25 @@ def move(
         **changes,
     )
     void_grades(t, run_id, to, changes.get("solve_end"))
+    if to is Phase.CANCELLED:
+        # A sweep may have begun to want it while its session was being stopped.
+        for tenant, sweep, state in t.all(_WANTING, run_id_=run_id):
+            if state != "cancelled":
+                revive(t, tenant, sweep, now)
     t.wake(("run", run_id), ("runs",))
+
+
+_W, _SW = schema.wants.c, schema.sweeps.c
+# All sweeps are locked, also the cancelled ones: one of them may just be resumed.
+_WANTING = Statement(
+    select(_W.tenant, _W.sweep, _SW.state)
+    .select_from(
+        schema.wants.join(schema.sweeps, (_SW.tenant == _W.tenant) & (_SW.name == _W.sweep))
+    )
+    .where(_W.run_id == b("run_id_"))
+    .order_by(_W.tenant, _W.sweep)
+    .with_for_update(read=True, of=schema.sweeps)
+)
 
 
 class Supervision:

@@ -57,7 +57,8 @@ _ADD_RUN = keeping(
     "image",
 )
 _ADD_GRADE = keeping(schema.grades, "run_id", "grade_id", "plan", "state", "tries", "created_at")
-_OWNER = Statement(select(_R.tenant).where(_R.run_id == b("run_id_")))
+_OWNER = Statement(select(_R.tenant).where(_R.run_id == b("run_id_")).with_for_update())
+"""Locked, since a driver may be cancelling the run."""
 _SET_STATE = updating(schema.sweeps, _THIS, columns=("state",))
 _WANTED_BY = exists().where(
     _W.tenant == b("tenant_"), _W.sweep == b("name_"), _W.run_id == _R.run_id
