@@ -216,7 +216,7 @@ class Supervisor:
             await self._sessions.close(
                 attempt, solve_end=SolveEnd.CANCELLED, kind=FailureKind.CANCELLED
             )
-        await self._moved(run, Phase.CANCELLED, solve_end=SolveEnd.CANCELLED)
+        await self._store.cancel_run(run.run_id, self._epoch, run.phase)
         await self._marks.left(run.run_id)
 
     async def _lose(self, run: RunRow, attempt: AttemptRow, loss: Loss) -> RunRow:

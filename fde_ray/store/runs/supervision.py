@@ -118,7 +118,7 @@ def move(
     """Set phase and `changes` if the run is in `expect` and `epoch` holds it; else Superseded.
 
     A run that goes back to the queue loses its grant; one that ends with nothing to grade has no
-    grade; one that is cancelled and wanted all the same is queued again.
+    grade.
     """
     if to is Phase.QUEUED:
         changes = {**changes, "granted_at": None}
@@ -134,11 +134,6 @@ def move(
         **changes,
     )
     void_grades(t, run_id, to, changes.get("solve_end"))
-    if to is Phase.CANCELLED:
-        # A sweep may have begun to want it while its session was being stopped.
-        for tenant, sweep, state in t.all(_WANTING, run_id_=run_id):
-            if state != "cancelled":
-                revive(t, tenant, sweep, now)
     t.wake(("run", run_id), ("runs",))
 
 
@@ -166,6 +161,19 @@ class Supervision:
         _check_names(changes, _RUN_CHANGES)
         now, plain = self._clock.now(), {k: getattr(v, "value", v) for k, v in changes.items()}
         await self._db.write(lambda t: move(t, run_id, epoch, expect, to, now, plain))
+
+    async def cancel_run(self, run_id: str, epoch: Epoch, expect: Phase) -> None:
+        """Cancel a run that was not wanted. It is queued again when a sweep has begun to want it
+        while its session was being stopped."""
+        now, changes = self._clock.now(), {"solve_end": SolveEnd.CANCELLED.value}
+
+        def change(t: Transaction) -> None:
+            move(t, run_id, epoch, expect, Phase.CANCELLED, now, changes)
+            for tenant, sweep, state in t.all(_WANTING, run_id_=run_id):
+                if state != "cancelled":
+                    revive(t, tenant, sweep, now)
+
+        await self._db.write(change)
 
     async def open_attempt(
         self,

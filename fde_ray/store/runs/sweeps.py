@@ -186,8 +186,7 @@ class Sweeps:
                 return False
             t.run(_ADD_TENANT, tenant=tenant, created_at=now)
             t.run(_ADD_SWEEP, tenant=tenant, name=name, spec=text, state="running", created_at=now)
-            for place, plan in enumerate(plans):
-                add_plan(t, tenant, name, place, plan, now)
+            add_plans(t, tenant, name, plans, now)
             revive(t, tenant, name, now)
             t.wake(("sweeps",))
             return True
@@ -280,7 +279,15 @@ def views_of(t: Transaction, run_id: str) -> list[tuple[str, SweepRun]]:
     return [(row[-1], SweepRun.of(row[:-1])) for row in t.all(_WANTING, run_id_=run_id)]
 
 
-def add_plan(t: Transaction, tenant: str, name: str, place: int, plan: RunPlan, now: float) -> None:
+def add_plans(t: Transaction, tenant: str, name: str, plans: Sequence[RunPlan], now: float) -> None:
+    # In the order of their ids: sweeps that share runs lock their rows alike.
+    for place, plan in sorted(enumerate(plans), key=lambda placed: placed[1].run_id):
+        _add_plan(t, tenant, name, place, plan, now)
+
+
+def _add_plan(
+    t: Transaction, tenant: str, name: str, place: int, plan: RunPlan, now: float
+) -> None:
     text = plan.model_dump_json()
     added = t.run(
         _ADD_RUN,

@@ -16,7 +16,7 @@ from fde_ray.model.states import GradeState, Phase, SolveEnd
 
 from . import schema
 from .database import Database, Statement, Transaction, among, keeping, replacing, updating
-from .sweeps import LOCAL, SWEEP, add_plan, revive, unknown_sweep
+from .sweeps import LOCAL, SWEEP, add_plans, revive, unknown_sweep
 
 _SW, _W, _R, _G = schema.sweeps.c, schema.wants.c, schema.runs.c, schema.grades.c
 _HERE = (_W.tenant == b("tenant_")) & (_W.sweep == b("name_"))
@@ -125,8 +125,7 @@ class Versions:
             gone = sorted(before - wanted)
             t.run(_SET_SPEC, tenant_=tenant, name_=name, spec=text)
             t.run_many(_DROP, [_this(tenant, name, run, grade) for run, grade in gone])
-            for place, plan in enumerate(plans):
-                add_plan(t, tenant, name, place, plan, now)
+            add_plans(t, tenant, name, plans, now)
             t.run_many(_PLACE, [_placed(tenant, name, n, plan) for n, plan in enumerate(plans)])
             lost = {run for run, _ in gone}
             for plan in plans:

@@ -105,6 +105,19 @@ async def test_cancelled_runs_are_queued_again_by_resume_and_by_a_new_sweep(
     assert await store.phase_counts("demo") == {Phase.QUEUED: 3}
 
 
+async def test_a_run_that_a_sweep_wants_while_it_is_cancelled_is_queued_again(
+    store: RunStore, epoch: Epoch
+) -> None:
+    await store.set_sweep_state("demo", "cancelled")
+    assert run_id(2) in [run.run_id for run in await store.unwanted_runs()]
+    await store.submit_sweep("local", "other", {}, [make_plan(2)])
+    await store.cancel_run(run_id(2), epoch, Phase.QUEUED)
+    run = await store.run(run_id(2))
+    assert (run.phase, run.solve_end) == (Phase.QUEUED, None)
+    (view,) = await store.runs_of_sweep("other")
+    assert view.grade is GradeState.PENDING
+
+
 async def test_runnable_can_be_asked_of_one_sweep(store: RunStore) -> None:
     await store.submit_sweep("local", "one", {}, [make_plan(1), make_plan(2)])
     await store.submit_sweep("local", "two", {}, [make_plan(2), make_plan(3)])
