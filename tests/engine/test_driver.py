@@ -9,13 +9,14 @@ from pathlib import Path
 from fde_ray.engine.driver import ShardDriver, own_pools
 from fde_ray.engine.inline import ALL_SHARDS
 from fde_ray.engine.runtime import Runtime
-from fde_ray.engine.steward import Steward
+from fde_ray.engine.steward import LONGEST_CALL_S, TIDY_EVERY_S, Steward
 from fde_ray.model.ids import CONTROLLER_SHARD, SHARDS
 from fde_ray.model.states import Phase
 from fde_ray.store.runs import Lease, LeaseOwner
 from tests.engine.drivers import make_spec, make_stage, opened, submitted
 from tests.engine.stage import Agent, delivers
 from tests.engine.virtual import played
+from tests.store.builders import make_call_start, run_id
 
 SPEC = make_spec(repeats=2, limits={"time": "1h"})
 
@@ -166,5 +167,21 @@ def test_one_lease_of_everything_is_what_the_inline_engine_holds(tmp_path: Path)
             async with driver.at_work():
                 await driver.hold(lease)
                 assert driver.shards == set(range(SHARDS))
+
+    played(main)
+
+
+def test_the_steward_closes_calls_of_dead_processes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, make_stage()) as runtime:
+            steward, now = await stewarded(runtime), runtime.clock.now()
+            for call_id, age_s in (("dead", LONGEST_CALL_S), ("living", 60.0)):
+                began_at = now + TIDY_EVERY_S - age_s
+                start = make_call_start(call_id, f"{run_id(1)}.1", at=began_at)
+                await runtime.store.start_call(start)
+            await runtime.clock.sleep(TIDY_EVERY_S + 1)
+            await steward.step()
+            rows = await runtime.store.calls_of(run_id(1))
+            assert {r.call_id: r.state for r in rows} == {"dead": "ambiguous", "living": "started"}
 
     played(main)
