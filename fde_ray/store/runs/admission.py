@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Text, delete, exists, func, or_, select
 from sqlalchemy import bindparam as b
+from sqlalchemy.sql import ClauseElement
 
 from fde_ray.model.clock import Clock
 from fde_ray.model.ids import SHARDS
@@ -16,9 +17,10 @@ from fde_ray.model.states import GradeState, Phase, SolveEnd
 from fde_ray.store.errors import RowMissing
 
 from . import schema
-from .database import Database, Statement, Transaction, among, keeping
+from .database import Database, Statement, Transaction, among
 from .leases import spans
 from .rows import PendingGrade, RunRow, RunTask
+from .statements import Compiler
 
 _SW, _W, _R, _G = schema.sweeps.c, schema.wants.c, schema.runs.c, schema.grades.c
 
@@ -61,6 +63,9 @@ _RELEASED = Statement(
     .where(_UNFINISHED, ~_WANTED)
     .order_by(_R.place)
 )
+_HOLD_RELEASED = Statement(
+    select(schema.released.c.run_id).order_by(schema.released.c.run_id).with_for_update()
+)
 _FORGET = Statement(
     delete(schema.released).where(
         ~exists().where(_R.run_id == schema.released.c.run_id, _UNFINISHED, ~_WANTED)
@@ -72,7 +77,19 @@ _OF_SWEEP = Statement(
     .where(_W.tenant == b("tenant_"), _W.sweep == b("name_"), _UNFINISHED)
     .order_by(_R.run_id)
 )
-_RELEASE = keeping(schema.released, "run_id")
+
+
+def _noted(compiler: Compiler) -> ClauseElement:
+    # A row that is there is locked, so that nobody forgets it before this change is seen.
+    row = compiler.upsert(schema.released).values(run_id=None)
+    noted: ClauseElement = row.on_conflict_do_update(
+        index_elements=["run_id"], set_={"run_id": row.excluded.run_id}
+    )
+    return noted
+
+
+NOTE_RELEASED = Statement(_noted, ("run_id",))
+"""Run it in the order of the ids."""
 _PENDING = Statement(
     select(_G.run_id, _G.grade_id, _R.phase)
     .select_from(schema.grades.join(schema.runs, _G.run_id == _R.run_id))
@@ -152,6 +169,8 @@ class Admission:
         """Return unfinished runs that only cancelled sweeps want, or nobody any more."""
 
         def change(t: Transaction) -> list[Any]:
+            # Locked first, since who lets a run go again is seen only by a later statement.
+            t.hold(_HOLD_RELEASED)
             t.run(_FORGET)
             return t.all(_RELEASED)
 
@@ -211,4 +230,4 @@ def task_of(row: Any) -> RunTask:
 def release(t: Transaction, tenant: str, name: str) -> None:
     """Let drivers stop what is unfinished of a cancelled sweep and wanted by no other."""
     rows = t.all(_OF_SWEEP, tenant_=tenant, name_=name)
-    t.run_many(_RELEASE, [{"run_id": run_id} for (run_id,) in rows])
+    t.run_many(NOTE_RELEASED, [{"run_id": run_id} for (run_id,) in rows])

@@ -15,7 +15,8 @@ from fde_ray.model.plan import RunPlan
 from fde_ray.model.states import GradeState, Phase, SolveEnd
 
 from . import schema
-from .database import Database, Statement, Transaction, among, keeping, replacing, updating
+from .admission import NOTE_RELEASED
+from .database import Database, Statement, Transaction, among, replacing, updating
 from .sweeps import LOCAL, SWEEP, add_plans, revive, unknown_sweep
 
 _SW, _W, _R, _G = schema.sweeps.c, schema.wants.c, schema.runs.c, schema.grades.c
@@ -46,7 +47,6 @@ _DROP = Statement(
     delete(schema.wants).where(_HERE, _W.run_id == b("run_id_"), _W.grade_id == b("grade_id_"))
 )
 _PLACE = replacing(schema.wants, "tenant", "sweep", "run_id", "grade_id", "place")
-_NOTE = keeping(schema.released, "run_id")
 _CANCEL = updating(
     schema.runs,
     _R.phase == Phase.QUEUED.value,
@@ -141,7 +141,7 @@ class Versions:
 
 def _release(t: Transaction, runs: set[str], now: float) -> None:
     """Let drivers stop those of the runs that nobody wants; queued ones end here."""
-    t.run_many(_NOTE, [{"run_id": run} for run in sorted(runs)])
+    t.run_many(NOTE_RELEASED, [{"run_id": run} for run in sorted(runs)])
     t.run(
         _CANCEL,
         phase=Phase.CANCELLED.value,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -13,7 +14,10 @@ from fde_ray.model.errors import Superseded, UserError
 from fde_ray.model.states import Channel, GradeState, PauseCause, Phase, SolveEnd
 from fde_ray.store.errors import Conflict
 from fde_ray.store.runs import Epoch, LeaseOwner, RunStore
+from fde_ray.store.runs.admission import release
+from fde_ray.store.runs.database import Transaction
 from fde_ray.store.runs.dialects import Dialect
+from fde_ray.store.runs.sweeps import _SET_STATE, LOCAL
 from tests.store.builders import (
     GRADE,
     SHA,
@@ -246,3 +250,25 @@ async def test_retired_driver_changes_nothing_whatever_it_does_at_once(
     assert isinstance(seen, set)
     assert {type(one) for one in late} == {Superseded}
     assert set(done) == seen
+
+
+async def test_a_run_let_go_by_its_last_sweep_is_not_forgotten_meanwhile(stores: Stores) -> None:
+    first, second = stores
+    for name in ("one", "two"):
+        await first.submit_sweep(LOCAL, name, {}, [make_plan(1)])
+    await first.set_sweep_state("one", "cancelled")
+    has_released, may_commit = threading.Event(), threading.Event()
+
+    def slowly(t: Transaction) -> None:
+        t.run(_SET_STATE, tenant_=LOCAL, name_="two", state="cancelled")
+        release(t, LOCAL, "two")
+        has_released.set()
+        may_commit.wait(5)
+
+    cancelling = asyncio.create_task(first._db.write(slowly))
+    await asyncio.to_thread(has_released.wait, 5)
+    looking = asyncio.create_task(second.unwanted_runs())
+    await asyncio.sleep(0.3)
+    may_commit.set()
+    await asyncio.gather(cancelling, looking)
+    assert [run.run_id for run in await second.unwanted_runs()] == [RUN]
