@@ -17,7 +17,7 @@ from functools import partial
 from math import ceil
 from typing import Any, NamedTuple
 
-from fde_ray.model.errors import StoreError, Superseded
+from fde_ray.model.errors import FdeRayError, SandboxError, StoreError, Superseded
 from fde_ray.model.ids import CONTROLLER_SHARD
 from fde_ray.model.states import Phase
 from fde_ray.store.runs import Lease, LeaseKeeper, RunRow, RunTask, woken
@@ -203,14 +203,25 @@ class ShardDriver:
                 await self._drop(holding, run)
 
     async def _drop(self, holding: _Holding, run: RunRow) -> None:
+        """Stop a run. One that cannot be stopped now is worked on, and looked at again soon."""
+        if await self._store.is_wanted(run.run_id):
+            return  # by now: those before it took their time
+        plan = await self._store.plan(run.run_id)
         task = holding.tasks.pop(_Work(run.run_id, None), None)
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        fresh = await self._store.run(run.run_id)
-        if not fresh.phase.is_terminal:
-            with contextlib.suppress(Superseded):  # it moved on meanwhile: look again soon
+        try:
+            fresh = await self._store.run(run.run_id)
+            if not fresh.phase.is_terminal:
                 await holding.supervisor.cancel(fresh)
+        except FdeRayError as error:
+            # A sweep may come to want it before the next look.
+            if holding is self._holding(run.shard):
+                self._launch(holding, RunTask(run, plan), takes_over=True)
+            if not isinstance(error, SandboxError | Superseded):
+                raise
+            log.warning("run_not_stopped", extra={"run": run.run_id, "reason": str(error)})
 
     def _holding(self, shard: int) -> _Holding | None:
         return next((h for h in self._holdings.values() if shard in h.shards), None)

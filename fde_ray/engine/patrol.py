@@ -46,7 +46,9 @@ class Patrol:
         try:
             yield suspicion
         finally:
-            self._watched.pop(subject, None)
+            # A driver that takes the run over may watch it before its former one has left.
+            if self._watched[subject][1] is suspicion:
+                del self._watched[subject]
 
     async def walk(self) -> None:
         """Look again and again, until cancelled."""

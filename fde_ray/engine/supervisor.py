@@ -80,7 +80,8 @@ class Supervisor:
                 await self._sessions.finish_closing(session)
 
     async def cancel(self, run: RunRow) -> None:
-        """Stop a run that nobody wants any more."""
+        """Stop a run that nobody wants any more; may be called again after it failed."""
+        await self.take_over(run)
         await self._assessor.drop(run.run_id, FailureKind.CANCELLED, "nobody wants the run")
         await self._cancelled(run, await self._store.live_attempt(run.run_id))
 
