@@ -92,6 +92,7 @@ class ShardDriver:
         runs = ceil((limits.runs or cores) / peers)
         gradings = ceil((limits.gradings or cores) / peers)
         self._solving, self._grading = asyncio.Semaphore(runs), asyncio.Semaphore(gradings)
+        self._beyond = 0
         self._most = runs + gradings + ADMIT_AHEAD
         self._holdings: dict[int, _Holding] = {}
         self._keeper = LeaseKeeper(runtime.location, self._lost, clock=runtime.clock)
@@ -286,11 +287,27 @@ class ShardDriver:
     async def _worked(self, supervisor: Supervisor, task: RunTask) -> None:
         run: RunRow | None = task.run
         if task.run.phase in _SOLVING:
-            async with self._solving:
+            async with self._place(task.run):
                 run = await supervisor.solve(task)
         if run is not None and (not run.phase.is_terminal or task.run.phase.is_terminal):
             async with self._grading:
                 await supervisor.grade(RunTask(run, task.plan))
+
+    @asynccontextmanager
+    async def _place(self, run: RunRow) -> AsyncIterator[None]:
+        """Hold a place for solving. A session that was taken over waits for none: its agent is at
+        work, and its turns are charged. Others wait until there are no more than places again."""
+        if run.phase is not Phase.QUEUED and self._solving.locked():
+            self._beyond += 1
+        else:
+            await self._solving.acquire()
+        try:
+            yield
+        finally:
+            if self._beyond:
+                self._beyond -= 1
+            else:
+                self._solving.release()
 
     def _servant_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

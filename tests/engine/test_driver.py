@@ -137,6 +137,27 @@ def test_a_peer_takes_over_the_live_runs_of_a_lease_that_ran_out(tmp_path: Path)
     played(main)
 
 
+def test_a_run_that_is_taken_over_waits_for_no_place(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = make_stage(Gate().solve)
+        async with opened(tmp_path, stage, concurrency={"runs": 2}) as runtime:
+            steward = await stewarded(runtime)
+            dead = ShardDriver(runtime, own_pools(runtime))
+            peer = ShardDriver(runtime, own_pools(runtime), peers=2)
+            async with dead.at_work():
+                await dead.hold(await claimed(runtime, "sup-0"))
+                await begun(dead, steward, runtime)
+            await asyncio.sleep(61)
+            async with peer.at_work():
+                await peer.hold(await claimed(runtime, "sup-1"))
+                await asyncio.sleep(1)
+                async with asyncio.timeout(30):
+                    for agent in stage.agents.values():
+                        await agent.say("Done, but nothing is delivered.")
+
+    played(main)
+
+
 def test_a_zombie_changes_nothing_after_its_successor_has_begun(tmp_path: Path) -> None:
     async def main() -> None:
         gate = Gate()

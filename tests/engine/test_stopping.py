@@ -1,4 +1,4 @@
-"""Runs that nobody wants are stopped: though a sandbox refuses, unless somebody wants them again."""
+"""Runs that nobody wants are stopped, though a sandbox refuses; those wanted again go on."""
 
 from __future__ import annotations
 
