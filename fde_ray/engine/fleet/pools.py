@@ -99,7 +99,9 @@ class RemotePool(Pool):
 
     async def _backed_off(self, failures: int, cause: PauseCause, waiting: Waiting) -> None:
         """Wait for a place, at most until the members change."""
-        longest = min(LONGEST_BACKOFF_S, BACKOFF_S * 2.0**failures) * self._rng.uniform(0.5, 1.0)
+        # After hours the power alone would be more than a float can hold.
+        longest = min(LONGEST_BACKOFF_S, BACKOFF_S * 2.0 ** min(failures, 10))
+        longest *= self._rng.uniform(0.5, 1.0)
         self._changed.clear()
         self._waiting += 1
         await waiting(Wait(cause, self._clock.now()))

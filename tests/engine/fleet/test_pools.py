@@ -57,6 +57,18 @@ def test_a_pool_without_members_waits_for_one_to_come() -> None:
     played(main)
 
 
+def test_a_call_outlasts_hours_without_a_member() -> None:
+    async def main() -> None:
+        pool = remote(Turns())
+        chat = pool.bound(BILL, "place", TURN)
+        asking = asyncio.ensure_future(chat(request()))
+        await asyncio.sleep(12 * 3600)
+        pool.set_members({"a": FakeMember(replied("yes"))})
+        assert (await asking).text == "yes"
+
+    played(main)
+
+
 def test_calls_go_to_the_member_with_the_fewest() -> None:
     async def main() -> None:
         gate = asyncio.Event()
