@@ -80,7 +80,7 @@ class Keeper:
         return self._marks.get((run, grade))
 
     def keep_mark(self, mark: Mark) -> None:
-        if mark.is_final:
+        if mark.is_final and self.mark(mark.run_id, mark.grade_id) != mark:
             self._marks[mark.run_id, mark.grade_id] = mark
             self._note("marks.jsonl", mark)
 

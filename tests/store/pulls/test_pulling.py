@@ -258,3 +258,13 @@ async def test_store_that_goes_away_ends_the_pull_with_a_sentence(
     monkeypatch.setattr(CountingStore, "open_read", away)
     with pytest.raises(UserError, match=r"cannot be read: .*nobody answers; pull again"):
         await pulled(objects, folder, "dialogues")
+
+
+async def test_pull_with_nothing_new_writes_nothing_into_its_books(
+    objects: CountingStore, folder: Path
+) -> None:
+    await put_sweep(objects, runs=3)
+    await pulled(objects, folder)
+    before = {book.name: book.read_bytes() for book in (folder / ".pull").iterdir()}
+    await pulled(objects, folder)
+    assert {book.name: book.read_bytes() for book in (folder / ".pull").iterdir()} == before
