@@ -17,10 +17,11 @@ from functools import partial
 from math import ceil
 from typing import Any, NamedTuple
 
-from fde_ray.model.errors import FdeRayError, SandboxError, StoreError, Superseded
+from fde_ray.model.errors import SandboxError, StoreError, Superseded
 from fde_ray.model.ids import CONTROLLER_SHARD
 from fde_ray.model.states import Phase
 from fde_ray.store.runs import Lease, LeaseKeeper, RunRow, RunTask, woken
+from fde_ray.store.side_by_side import all_done
 
 from .assessor import Assessor
 from .breakage import is_store_failure, loss_of
@@ -197,32 +198,34 @@ class ShardDriver:
             self._begin(task)
 
     async def _drop_unwanted(self) -> None:
-        for run in await self._store.unwanted_runs():
-            if run.phase is Phase.COMMITTING:
-                continue  # its result may be written already: it only rolls forward
-            if (holding := self._holding(run.shard)) is not None:
-                await self._drop(holding, run)
+        # What is committing may have its result already: it only rolls forward.
+        found = await self._store.unwanted_runs()
+        if runs := [run for run in found if run.phase is not Phase.COMMITTING]:
+            # Side by side: a sandbox may be slow to stop, and claims wait until all are.
+            await all_done(runs, self._drop)
 
-    async def _drop(self, holding: _Holding, run: RunRow) -> None:
+    async def _drop(self, run: RunRow) -> None:
         """Stop a run. One that cannot be stopped now is worked on, and looked at again soon."""
-        if await self._store.is_wanted(run.run_id):
-            return  # by now: those before it took their time
+        holding = self._holding(run.shard)
+        if holding is None or await self._store.is_wanted(run.run_id):
+            return  # another's, or wanted by now: those before it took their time
         plan = await self._store.plan(run.run_id)
         task = holding.tasks.pop(_Work(run.run_id, None), None)
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        is_stopped = False
         try:
             fresh = await self._store.run(run.run_id)
             if not fresh.phase.is_terminal:
                 await holding.supervisor.cancel(fresh)
-        except FdeRayError as error:
-            # A sweep may come to want it before the next look.
-            if holding is self._holding(run.shard):
-                self._launch(holding, RunTask(run, plan), takes_over=True)
-            if not isinstance(error, SandboxError | Superseded):
-                raise
+            is_stopped = True
+        except (SandboxError, Superseded) as error:
             log.warning("run_not_stopped", extra={"run": run.run_id, "reason": str(error)})
+        finally:
+            # A sweep may come to want it before the next look.
+            if not is_stopped and holding is self._holding(run.shard):
+                self._launch(holding, RunTask(run, plan), takes_over=True)
 
     def _holding(self, shard: int) -> _Holding | None:
         return next((h for h in self._holdings.values() if shard in h.shards), None)

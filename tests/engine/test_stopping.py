@@ -17,6 +17,7 @@ from fde_ray.engine.patrol import Patrol
 from fde_ray.engine.runtime import Runtime
 from fde_ray.engine.steward import Steward
 from fde_ray.model.errors import SandboxError
+from fde_ray.model.specs import SweepSpec
 from fde_ray.model.states import Phase
 from fde_ray.sandbox.records import Handle
 from fde_ray.store.runs import Notifier, RunRow
@@ -43,19 +44,22 @@ class Working(NamedTuple):
         (found,) = await self.runtime.store.runs_of_sweep(SPEC.name)
         return await self.runtime.store.run(found.run_id)
 
+    async def phases(self) -> set[Phase]:
+        return set(await self.runtime.store.phase_counts(SPEC.name))
+
     async def until(self, phase: Phase) -> None:
         async with asyncio.timeout(3600):
-            while (await self.run()).phase is not phase:
+            while await self.phases() != {phase}:
                 await self.steward.step()
                 await self.driver.step()
                 await asyncio.sleep(0.1)
 
 
 @asynccontextmanager
-async def solving(home: Path, stage: Stage) -> AsyncIterator[Working]:
-    """A driver whose only run is being solved."""
+async def solving(home: Path, stage: Stage, spec: SweepSpec = SPEC) -> AsyncIterator[Working]:
+    """A driver all of whose runs are being solved."""
     async with opened(home, stage) as runtime:
-        await submitted(runtime, SPEC)
+        await submitted(runtime, spec)
         lease = await runtime.store.take_lease(shards=ALL_SHARDS)
         driver = ShardDriver(runtime, own_pools(runtime))
         async with driver.at_work():
@@ -86,6 +90,26 @@ def test_a_sandbox_that_cannot_be_stopped_does_not_end_the_driver(tmp_path: Path
             await working.until(Phase.CANCELLED)
             assert await stage.sessions() == []
             assert working.driver.failure is None
+
+    played(main)
+
+
+def test_runs_are_stopped_side_by_side(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = make_stage(solves)
+        stop = stage.stop
+
+        async def slow(handle: Handle) -> None:
+            await asyncio.sleep(10)
+            await stop(handle)
+
+        stage.stop = slow  # type: ignore[method-assign]
+        async with solving(tmp_path, stage, SPEC.evolve(repeats=4)) as working:
+            await Controller(working.runtime).cancel(SPEC.name)
+            began = asyncio.get_running_loop().time()
+            await working.driver.step()
+            assert asyncio.get_running_loop().time() - began < 25  # each is stopped, then removed
+            assert await working.phases() == {Phase.CANCELLED}
 
     played(main)
 
