@@ -29,6 +29,13 @@ _SW, _R = schema.sweeps.c, schema.runs.c
 _GRANT = updating(
     schema.runs, _R.run_id == b("run_id_"), UNGRANTED, ADMITTED, columns=("granted_at",)
 )
+_HOLD_RUNNING = Statement(
+    select(_SW.name)
+    .where(_SW.state == "running")
+    .order_by(_SW.tenant, _SW.name)
+    .with_for_update(read=True)
+)
+"""A sweep that is being paused takes back grants that it can see, and no later one is made."""
 _SET_META = replacing(schema.meta, "key", "value")
 _SET_POLICY = updating(
     schema.sweeps,
@@ -64,6 +71,7 @@ class Scheduling(Breakers):
 
         def change(t: Transaction) -> int:
             check_controller(t, epoch)
+            t.hold(_HOLD_RUNNING)
             count = sum(t.run(_GRANT, run_id_=run_id, granted_at=now) for run_id in run_ids)
             if text is not None:
                 t.run(_SET_META, key=_STATE_KEY, value=text)

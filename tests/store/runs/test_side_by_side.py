@@ -11,13 +11,14 @@ import pytest
 
 from fde_ray.model.dialogue import AgentTurn
 from fde_ray.model.errors import Superseded, UserError
+from fde_ray.model.ids import CONTROLLER_SHARD
 from fde_ray.model.states import Channel, GradeState, PauseCause, Phase, SolveEnd
 from fde_ray.store.errors import Conflict
 from fde_ray.store.runs import Epoch, LeaseOwner, RunStore
 from fde_ray.store.runs.admission import release
 from fde_ray.store.runs.database import Transaction
 from fde_ray.store.runs.dialects import Dialect
-from fde_ray.store.runs.sweeps import _SET_STATE, LOCAL
+from fde_ray.store.runs.sweeps import _SET_STATE, _WITHDRAW, LOCAL
 from tests.store.builders import (
     GRADE,
     SHA,
@@ -272,3 +273,23 @@ async def test_a_run_let_go_by_its_last_sweep_is_not_forgotten_meanwhile(stores:
     may_commit.set()
     await asyncio.gather(cancelling, looking)
     assert [run.run_id for run in await second.unwanted_runs()] == [RUN]
+
+
+async def test_no_grant_is_left_of_a_sweep_that_was_being_paused(stores: Stores) -> None:
+    first, second = stores
+    await first.submit_sweep(LOCAL, "one", {}, [make_plan(1)])
+    lease = await first.take_lease(shards=(CONTROLLER_SHARD,))
+    has_withdrawn, may_commit = threading.Event(), threading.Event()
+
+    def slowly(t: Transaction) -> None:
+        t.run(_SET_STATE, tenant_=LOCAL, name_="one", state="paused")
+        t.run(_WITHDRAW, granted_at=None)
+        has_withdrawn.set()
+        may_commit.wait(5)
+
+    pausing = asyncio.create_task(first._db.write(slowly))
+    await asyncio.to_thread(has_withdrawn.wait, 5)
+    granting = asyncio.create_task(second.grant([RUN], lease.epoch))
+    await asyncio.sleep(0.3)
+    may_commit.set()
+    assert (await asyncio.gather(pausing, granting))[1] == 0
