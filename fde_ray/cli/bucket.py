@@ -68,6 +68,18 @@ class Bucket(NamedTuple):
     tenant: str
 
 
+def sweep_named(name: str) -> str:
+    """Return `name`; UserError when no sweep may have it, so that it leads out of no folder."""
+    import re
+
+    from fde_ray.model.errors import UserError
+    from fde_ray.model.specs import NAME
+
+    if not re.fullmatch(NAME, name):
+        raise UserError(f"{name[:80]!r} is no name of a sweep")
+    return name
+
+
 @asynccontextmanager
 async def opened(source: Source, *, writing: bool = False) -> AsyncIterator[Bucket]:
     """Open the store that is meant; UserError says why there is none, and where to look."""
@@ -75,7 +87,7 @@ async def opened(source: Source, *, writing: bool = False) -> AsyncIterator[Buck
 
     from fde_ray.engine.home import home_of
     from fde_ray.model.errors import UserError
-    from fde_ray.store.errors import SweepMissing
+    from fde_ray.store.errors import KeyInvalid, SweepMissing
     from fde_ray.store.objects.opening import opened_objects
 
     profile = profile_from(source.profile)
@@ -86,6 +98,10 @@ async def opened(source: Source, *, writing: bool = False) -> AsyncIterator[Buck
             yield Bucket(objects, source.tenant or profile.tenant)
     except SweepMissing as error:
         raise UserError(f"{error}; see: {_listing(source)}") from None
+    except KeyInvalid as error:
+        raise UserError(
+            f"this names no tenant or sweep: {error}; see: {_listing(source)}"
+        ) from None
 
 
 def _chosen(profile: Profile, source: Source) -> ObjectsProfile | None:

@@ -62,6 +62,11 @@ async def show_comparison(profile: Profile, name: str, spec: SweepSpec, *, json_
     say(", ".join(f"{kind.value} {found.count(kind)}" for kind in Kind))
     if found.is_same:
         note(f"sweep {name} has these runs and grades already")
+    elif spec.name != name:
+        note(
+            f"nothing is stored; this spec is named {spec.name!r}: to change {name}, write"
+            f" `name: {name}` in it, then {program()} sweep submit with it and --replace"
+        )
     else:
         note(f"nothing is stored; to do it: {program()} sweep submit, with this spec and --replace")
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .bucket import EndpointOption, FromOption, Source, TenantOption
+from .bucket import EndpointOption, FromOption, Source, TenantOption, sweep_named
 from .setting import JsonOption, ProfileOption
 
 app = typer.Typer(
@@ -121,7 +121,9 @@ def pull(
     from .setting import wait_for
 
     source = Source(profile, from_, endpoint_url, tenant)
-    order = Order(sweep, to / sweep, kinds_of(only), Where.parsed(where or ()), parallel)
+    order = Order(
+        sweep, to / sweep_named(sweep), kinds_of(only), Where.parsed(where or ()), parallel
+    )
     went = wait_for(pulled(source, order), go_on="the same command")
     if json_:
         emit_json(went)
@@ -170,10 +172,10 @@ def verify(
     from .setting import wait_for
 
     if pulled is not None:
-        sound, findings = checked_folder(pulled / sweep)
+        sound, findings = checked_folder(pulled / sweep_named(sweep))
     else:
         source = Source(profile, from_, endpoint_url, tenant)
-        sound, findings = wait_for(checked_bucket(source, sweep, parts=parts))
+        sound, findings = wait_for(checked_bucket(source, sweep_named(sweep), parts=parts))
     if json_:
         emit_json({"sound": sound, "findings": [f.jsonable() for f in findings]})
     else:
@@ -204,7 +206,7 @@ def compact(
     from .output import emit_json, note, safe
     from .setting import wait_for
 
-    made = wait_for(compacted(Source(profile, from_, endpoint_url, tenant), sweep))
+    made = wait_for(compacted(Source(profile, from_, endpoint_url, tenant), sweep_named(sweep)))
     if json_:
         emit_json(made)
     else:

@@ -119,7 +119,10 @@ def submit(
         new = wait_for(_stored(chosen, document))
         if json_:
             emit_json({"sweep": name, "new": new})
-        note(f"sweep {name} {'is stored' if new else 'was stored before; it is left as it is'}")
+        if new:
+            note(f"sweep {name} is stored")
+        elif not replace:
+            note(f"sweep {name} was stored before; it is left as it is")
         note(f"next: {resuming(name, profile, engine)}")
         return
     wait_for(warn(chosen))
@@ -238,8 +241,13 @@ def set_policy(
 
     Example: fde-ray sweep set my-sweep --priority 2 --budget-usd 50
     """
+    from fde_ray.model.errors import UserError
+
     from .output import note
     from .setting import profile_from, system, wait_for
+
+    if priority is None and budget_usd is None and owner is None:
+        raise UserError("say what to set: --priority, --budget-usd or --owner")
 
     async def change() -> None:
         async with system(profile_from(profile)) as runtime:
@@ -373,6 +381,7 @@ async def _statuses(profile: Profile, name: str | None) -> list[SweepStatus]:
 
 def _set_state(action: Literal["pause", "cancel"], name: str, profile: Path | None) -> None:
     from fde_ray.engine.controller import Controller
+    from fde_ray.model.errors import UserError
 
     from .output import note
     from .running import resuming
@@ -381,8 +390,13 @@ def _set_state(action: Literal["pause", "cancel"], name: str, profile: Path | No
     async def change() -> str | None:
         async with system(profile_from(profile)) as runtime:
             controller = Controller(runtime)
-            if (await controller.status(name)).is_finished:
+            status = await controller.status(name)
+            if status.is_finished:
                 return None
+            if action == "pause" and status.sweep.state == "cancelled":
+                raise UserError(
+                    f"sweep {name} is cancelled; `fde-ray sweep resume {name}` goes on with it"
+                )
             await (controller.pause(name) if action == "pause" else controller.cancel(name))
             if await runtime.store.lease_holder() is None:
                 return "no fde-ray is at work here; the next one acts on it"

@@ -52,6 +52,13 @@ def test_a_diff_groups_runs_by_what_changed(stored: Path, cli: CommandLine) -> N
     assert "--replace" in table.err
 
 
+def test_a_diff_with_a_spec_of_another_name_says_what_to_change(
+    stored: Path, cli: CommandLine
+) -> None:
+    path = changed(stored, series="again", name="other")
+    assert "write `name: mine` in it" in cli("sweep", "diff", "mine", str(path)).err
+
+
 def test_a_changed_spec_is_stored_only_when_asked_to(stored: Path, cli: CommandLine) -> None:
     path = changed(stored, series="again")
     refused = cli("sweep", "submit", str(path), "--no-run")
@@ -60,6 +67,7 @@ def test_a_changed_spec_is_stored_only_when_asked_to(stored: Path, cli: CommandL
     done = cli("sweep", "submit", str(path), "--no-run", "--replace")
     assert done.code == 0
     assert "has its new spec: 0 grades kept" in done.err
+    assert "left as it is" not in done.err
     again = cli("sweep", "submit", str(path), "--no-run", "--replace")
     assert "has this spec already" in again.err
     assert json.loads(cli("sweep", "diff", "mine", str(path), "--json").out)["same"] is True

@@ -107,6 +107,8 @@ def test_compacting_twice_adds_nothing(home: Path, cli: CommandLine) -> None:
         ("pull nope --from .", "results ls --from ."),
         ("verify nope --from .", "results ls --from ."),
         ("compact nope", "sweep status"),
+        ("pull ../x", "is no name of a sweep"),
+        ("pull small --tenant ..", "names no tenant"),
         ("ls", "sweep status"),
     ],
 )

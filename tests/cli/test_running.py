@@ -80,6 +80,9 @@ def test_a_stored_sweep_waits_until_it_is_resumed(spec: Path, cli: CommandLine) 
     assert "0 of 1 planned runs scored" in shown.out
     assert "no model call yet" in cli("cost", "mine").err
     assert "no fde-ray is at work" in cli("sweep", "cancel", "mine").err
+    refused = cli("sweep", "pause", "mine")
+    assert (refused.code, "is cancelled" in refused.err) == (2, True)
+    assert "cancelled" in cli("sweep", "status").out
 
 
 @pytest.mark.parametrize("complete", [True, False])
