@@ -131,6 +131,8 @@ def pull(
         counts = f"{went['written']} results written, {went['unchanged']} unchanged"
         files = f"; {went['files_written']} other files" if went["files_written"] else ""
         note(f"{counts}{files}, in {went['folder']}")
+        if where and not went["selected"]:
+            note("no ended run fits --where")
     if went["missing"]:
         for finding in went["findings"][:5]:
             note(safe(f"{finding['kind']}  {finding['key']}  {finding['reason']}"))

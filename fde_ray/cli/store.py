@@ -105,7 +105,7 @@ def _show(told: Rebuilt) -> None:
     from .output import note, program, safe, say, table
 
     if not told.sweeps:
-        note("every sweep of the bucket is in the run store; there is nothing to rebuild")
+        note("the bucket has no sweep that the run store lacks; there is nothing to rebuild")
         return
     table(
         ["sweep", "state", "runs", "what became of them"],

@@ -248,6 +248,8 @@ def set_policy(
 
     if priority is None and budget_usd is None and owner is None:
         raise UserError("say what to set: --priority, --budget-usd or --owner")
+    if owner is not None and not (owner.strip() and owner.isprintable()):
+        raise UserError("--owner: write a name of printable characters")
 
     async def change() -> None:
         async with system(profile_from(profile)) as runtime:

@@ -137,7 +137,8 @@ async def _working(runtime: Runtime, run: SweepRun, attempts: list[AttemptRow]) 
     if run.grade is GradeState.PENDING and run.phase not in (Phase.SOLVING, Phase.PROVISIONING):
         tries = await runtime.store.attempts_of(run.run_id, "extract")
         closed = sum(one.state == "closed" for one in tries)
-        said.append(f"{closed} of {len(tries)} extraction tries have ended.")
+        if tries:
+            said.append(f"{closed} of {len(tries)} extraction tries have ended.")
     return said
 
 

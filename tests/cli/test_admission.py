@@ -64,5 +64,7 @@ def test_policy_of_an_unknown_sweep_is_refused_in_a_sentence(home: Path, cli: Co
     assert ended.code == 2
     assert "there is no sweep named 'nothing'" in ended.err
     assert "say what to set" in cli("sweep", "set", SWEEP).err
+    for owner in ("", "a\nb"):
+        assert cli("sweep", "set", SWEEP, "--owner", owner).code == 2
     assert cli("sweep", "set", SWEEP, "--priority", "11").code == 2
     assert cli("sweep", "set", SWEEP, "--budget-usd", "nan").code == 2

@@ -51,6 +51,7 @@ def test_filtered_pull_sums_up_what_was_asked_for(bucket: Path, cli: CommandLine
     frame = pd.read_csv(Path("out", SWEEP, "runs.csv"), dtype=str)
     assert list(frame["run_id"]) == [GOOD]
     assert cli(*arguments).json["unchanged"] == 1
+    assert "no ended run fits" in cli(*arguments[:-1], "--where", "system=nobody").err
 
 
 def test_list_of_a_bucket_has_every_planned_run(bucket: Path, cli: CommandLine) -> None:
