@@ -35,6 +35,11 @@ from .sessions import FORGOTTEN_S, Loss, SessionHost
 log = logging.getLogger(__name__)
 
 
+GRACE_S = 2 * 3600.0
+"""For the collection of a workspace, and an hour more."""
+_SILENT = Loss(FailureKind.SHIM_LOST, "the session outlived all its limits without a word")
+
+
 class Supervisor:
     """Drives runs of one lease. `epoch` fences every change."""
 
@@ -171,13 +176,22 @@ class Supervisor:
             run = await self._answered(run, plan, attempt, events)
             notebook.turn()
             return run
+        if end is not None and not end.is_graded:
+            return await self._ended_ungraded(run, attempt)
+        if self._is_overdue(attempt, plan):
+            return await self._lose(run, attempt, _SILENT)
         if end is None:
             return run
-        if not end.is_graded:
-            return await self._ended_ungraded(run, attempt)
         if run.phase is Phase.SOLVING:
             return await self._moved(run, Phase.COLLECTING, solve_end=end)
         return run
+
+    def _is_overdue(self, attempt: AttemptRow, plan: RunPlan) -> bool:
+        """Whether no pause and no collection explains any more that the session goes on: limits
+        are judged when a shim asks, and one that hangs asks nothing."""
+        began = attempt.agent_started_at or attempt.started_at
+        longest = plan.limits.time + plan.limits.pause_cap + GRACE_S
+        return self._runtime.clock.now() > began + longest
 
     async def _closed(self, run: RunRow, attempt: AttemptRow) -> RunRow:
         """Go on where a driver died that had closed the attempt and not yet moved the run."""

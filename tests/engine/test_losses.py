@@ -9,6 +9,8 @@ import pytest
 
 from fde_ray.engine.breakage import is_tried_again
 from fde_ray.engine.runtime import Runtime
+from fde_ray.engine.sessions import FORGOTTEN_S
+from fde_ray.engine.supervisor import GRACE_S
 from fde_ray.model.errors import ProviderError, Refusal, SandboxError, StoreError
 from fde_ray.model.failures import FAILURES, FailureKind, known_kind
 from fde_ray.model.profile import Profile
@@ -338,3 +340,23 @@ def test_a_kind_of_a_later_version_is_unforeseen_and_never_a_score() -> None:
     rule = FAILURES[FailureKind.INTERNAL_ERROR]
     assert rule.retried
     assert not rule.graded
+
+
+def test_a_shim_that_hangs_is_lost_after_all_its_limits(tmp_path: Path) -> None:
+    async def hangs(agent: Agent) -> None:
+        await agent.start()
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        stage = make_stage(hangs)
+        async with opened(tmp_path, stage, attempts=1) as runtime:
+            began = runtime.clock.now()
+            (status,) = await worked(runtime, await submitted(runtime, make_spec()))
+            (run,) = status.runs
+            assert (run.phase, run.failure) == (Phase.QUARANTINED, "shim_lost")
+            limits = make_spec().limits
+            longest = limits.time + limits.pause_cap + GRACE_S
+            assert longest < runtime.clock.now() - began < longest + 2 * FORGOTTEN_S
+            assert stage.handle_of(stage.started[0]) is None
+
+    played(main)
