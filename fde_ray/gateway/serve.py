@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import stat
@@ -18,6 +19,18 @@ from fde_ray.model.errors import UserError
 
 GRACE_S = 3
 BACKLOG = 2048
+
+
+class _OrderlyEnd(logging.Filter):
+    """A long poll that is open when the server ends is cut, and that is no error."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[0] if record.exc_info else None
+        is_cut = error is not None and issubclass(error, asyncio.CancelledError)
+        return not is_cut and "graceful shutdown" not in record.getMessage()
+
+
+_ORDERLY_END = _OrderlyEnd()
 
 
 class _Server(uvicorn.Server):
@@ -134,6 +147,7 @@ async def _served(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
         backlog=BACKLOG,
     )
     server = _Server(config)
+    logging.getLogger("uvicorn.error").addFilter(_ORDERLY_END)
     task = asyncio.create_task(server.serve(sockets=[listener]), name="plane server")
     try:
         while not server.started:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from fde_ray.gateway.app import run_plane_app
 from fde_ray.gateway.serve import served_on_port, served_on_socket
@@ -107,3 +108,21 @@ async def test_a_port_is_served_and_freed(bench: Bench) -> None:
         with pytest.raises(UserError, match="cannot listen"):
             async with served_on_port(app, "127.0.0.1", port):
                 pass
+
+
+async def test_a_long_poll_that_is_cut_at_the_end_is_no_error(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fde_ray.gateway.serve.GRACE_S", 0.1)
+    app, polled = FastAPI(), asyncio.Event()
+
+    @app.get("/poll")
+    async def poll() -> None:
+        polled.set()
+        await asyncio.Event().wait()
+
+    async with served_on_port(app, "127.0.0.1") as port, httpx.AsyncClient() as client:
+        polling = asyncio.create_task(client.get(f"http://127.0.0.1:{port}/poll", timeout=5))
+        await polled.wait()
+    await asyncio.gather(polling, return_exceptions=True)
+    assert [r.getMessage() for r in caplog.records if r.levelname == "ERROR"] == []

@@ -118,6 +118,9 @@ def translated(error: Exception, what: str, *, now: float, secrets: Collection[s
     """
     if isinstance(error, boto.ClientError):
         made = _of_reply(error.response, what, now, secrets)
+    elif isinstance(error, boto.EndpointConnectionError):
+        text = f"no answer from {error.kwargs.get('endpoint_url')}; check `endpoint_url`"
+        made = S3Trouble(Trouble.TRANSIENT, f"{what}: {masked(text, secrets)}")
     else:
         text = masked(f"{type(error).__name__}: {error}", secrets)
         lasting = isinstance(error, _LASTING)

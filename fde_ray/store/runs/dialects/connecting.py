@@ -44,7 +44,7 @@ def connection_settings(url: str) -> Mapping[str, Any]:
 def translated(error: psycopg.Error, place: str) -> FdeRayError:
     """Return our error, one sentence, for an error of the driver."""
     # The detail of a message may hold the whole row.
-    text = shortened(error.diag.message_primary or str(error), 300)
+    text = shortened(" ".join((error.diag.message_primary or str(error)).split()), 300)
     state = error.sqlstate or ""
     for fragment, (kind, sentence) in _SENTENCES.items():
         if fragment in text:
@@ -56,7 +56,7 @@ def translated(error: psycopg.Error, place: str) -> FdeRayError:
     if state == "42501":
         return UserError(f"the user of {place} may not do that: {text}")
     if isinstance(error, psycopg.OperationalError):
-        return StoreError(f"{place} cannot be reached: {text}")
+        return StoreError(f"{place} cannot be reached (start it, or check the URL): {text}")
     return StoreError(f"{place} failed: {text}")
 
 
