@@ -111,7 +111,7 @@ async def test_unreachable_store_is_a_store_error(quick: ManualClock) -> None:
         unused.bind(("127.0.0.1", 0))
         endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
         store = S3Store(make_settings(endpoint), ENVIRON, clock=quick)
-        with pytest.raises(StoreError, match="no answer from .*check `endpoint_url`"):
+        with pytest.raises(StoreError, match=r"no answer from .*check `endpoint_url`"):
             await store.exists("k")
         store.close()
 
