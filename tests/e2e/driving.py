@@ -14,7 +14,9 @@ from fde_ray.model.result import RunResult, canonical
 from fde_ray.store.objects import FolderStore
 from fde_ray.store.results import results_of
 
-COMMAND = (sys.executable, "-c", "from fde_ray.cli.main import main; main()")
+# A shell's background job ignores Ctrl-C, and so would what it starts.
+HEARS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+COMMAND = (sys.executable, "-c", HEARS_CTRL_C + "from fde_ray.cli.main import main; main()")
 LIMIT_S = 900
 
 
