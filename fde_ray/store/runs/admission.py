@@ -19,7 +19,7 @@ from fde_ray.store.errors import RowMissing
 from . import schema
 from .database import Database, Statement, Transaction, among
 from .leases import spans
-from .rows import PendingGrade, RunRow, RunTask
+from .rows import RunRow, RunTask
 from .statements import Compiler
 
 _SW, _W, _R, _G = schema.sweeps.c, schema.wants.c, schema.runs.c, schema.grades.c
@@ -90,19 +90,6 @@ def _noted(compiler: Compiler) -> ClauseElement:
 
 NOTE_RELEASED = Statement(_noted, ("run_id",))
 """Run it in the order of the ids."""
-_PENDING = Statement(
-    select(_G.run_id, _G.grade_id, _R.phase)
-    .select_from(schema.grades.join(schema.runs, _G.run_id == _R.run_id))
-    .where(
-        _G.state == GradeState.PENDING.value,
-        exists()
-        .select_from(_WANTS)
-        .where(_W.run_id == _G.run_id, _W.grade_id == _G.grade_id, _SW.state == "running")
-        .correlate(schema.grades),
-    )
-    .order_by(_R.place)
-    .limit(b("limit_"))
-)
 _RUN = Statement(select(*_ROW).where(_R.run_id == b("run_id_")))
 _PLAN = Statement(
     select(func.coalesce(_G.plan, _R.plan))
@@ -181,12 +168,6 @@ class Admission:
 
     async def is_wanted(self, run_id: str) -> bool:
         return await self._db.read(lambda t: t.one(_IS_WANTED, run_id_=run_id)) is not None
-
-    async def pending_grades(self, limit: int) -> list[PendingGrade]:
-        """Return grades without a result that a running sweep wants; those of runs in phase `done`
-        are regradings."""
-        rows = await self._db.read(lambda t: t.all(_PENDING, limit_=limit))
-        return [PendingGrade(run, grade, Phase(phase)) for run, grade, phase in rows]
 
     async def regradings(
         self, limit: int, sweep: str | None = None, shards: Iterable[int] = range(SHARDS)

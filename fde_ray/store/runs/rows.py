@@ -152,14 +152,6 @@ class SweepRun(NamedTuple):
         )
 
 
-class PendingGrade(NamedTuple):
-    """A wanted grade without a result, and the phase of its run."""
-
-    run_id: str
-    grade_id: str
-    phase: Phase
-
-
 class AttemptRow(NamedTuple):
     """A session: a solving attempt, or an extraction try (then with grade and route)."""
 

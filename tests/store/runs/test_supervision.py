@@ -117,9 +117,3 @@ async def test_missing_rows_are_typed_errors(store: RunStore, epoch: Epoch) -> N
         await store.session("nobody.1")
     with pytest.raises(RowMissing):
         await store.record_handle("nobody.1", {})
-
-
-async def test_pending_grades_tell_regradings_by_their_phase(store: RunStore, epoch: Epoch) -> None:
-    await store.move_run(RUN, epoch, Phase.QUEUED, Phase.DONE)
-    first = (await store.pending_grades(10))[0]
-    assert (first.run_id, first.grade_id, first.phase) == (RUN, GRADE, Phase.DONE)
