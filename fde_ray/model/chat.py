@@ -26,13 +26,22 @@ class ChatRequest(Record):
 
 
 class Usage(Record):
-    """Tokens as the provider counted them; None = it did not say."""
+    """Tokens as the provider counted them; None = it did not say.
+
+    The same meaning in every dialect: the prompt holds what was read from and written to a cache,
+    the completion holds the reasoning.
+    """
 
     prompt_tokens: int | None = Field(default=None, ge=0)
     completion_tokens: int | None = Field(default=None, ge=0)
     cached_tokens: int | None = Field(default=None, ge=0)
+    """Of the prompt, read from a cache."""
+    cache_write_5m_tokens: int | None = Field(default=None, ge=0)
+    cache_write_1h_tokens: int | None = Field(default=None, ge=0)
+    """Of the prompt, written to a cache that lives so long."""
     reasoning_tokens: int | None = Field(default=None, ge=0)
-    source: Literal["provider", "estimated", "unknown", "offline"] = "unknown"
+    source: Literal["provider", "provider_partial", "estimated", "unknown", "offline"] = "unknown"
+    """`provider_partial`: seen before the reply was cut off."""
 
 
 class ChatReply(Record):
