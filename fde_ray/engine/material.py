@@ -6,6 +6,7 @@ import asyncio
 import io
 import shutil
 import tarfile
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -79,15 +80,26 @@ def _staged(case: Case, scratch: Path) -> ScoringCase:
 def _unpacked(archive: Archive, folder: Path) -> Path:
     """Unpack our own archive; a folder that is there was unpacked whole."""
     if not folder.exists():
-        draft = folder.with_name(f"{folder.name}.draft")
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
-        with tarfile.open(fileobj=io.BytesIO(archive.content), mode="r:gz") as tar:
-            for member in tar.getmembers():
-                content = tar.extractfile(member)
-                assert content is not None  # staging packs plain files only
-                target = draft / member.name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content.read())
-        draft.rename(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # Another driver on this machine may be at it, too: each has a draft of its own.
+        draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=folder.name, suffix=".draft"))
+        try:
+            _unpack(archive, draft)
+            draft.chmod(0o755)
+            draft.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
     return folder
+
+
+def _unpack(archive: Archive, folder: Path) -> None:
+    with tarfile.open(fileobj=io.BytesIO(archive.content), mode="r:gz") as tar:
+        for member in tar.getmembers():
+            content = tar.extractfile(member)
+            assert content is not None  # staging packs plain files only
+            target = folder / member.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content.read())

@@ -1,0 +1,21 @@
+"""Case material is staged once, whoever else is at it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from fde_ray.engine.material import Material
+from fde_ray.store.objects import FolderStore
+from tests.engine.drivers import CASE, two_points
+
+DRIVERS = 16
+
+
+async def test_drivers_that_stage_a_case_side_by_side_all_find_it_whole(tmp_path: Path) -> None:
+    objects, scratch = FolderStore(tmp_path / "objects"), tmp_path / "scratch"
+    drivers = [Material(two_points(), objects, "lab", scratch) for _ in range(DRIVERS)]
+    staged = await asyncio.gather(*(driver.scoring(CASE) for driver in drivers))
+    assert len(set(staged)) == 1
+    assert len(list((scratch / "cases").iterdir())) == 2
+    assert not list(scratch.rglob("*.draft"))
