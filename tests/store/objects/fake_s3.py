@@ -151,6 +151,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         fault = self.s3.fault(self.command, self.path)
+        if fault and not fault.after:
+            time.sleep(fault.delay_s)
         if fault and not fault.after and fault.spoil is None and not fault.short:
             self._strike(fault)
             return
