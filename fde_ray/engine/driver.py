@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 from fde_ray.model.errors import SandboxError, StoreError, Superseded
 from fde_ray.model.ids import CONTROLLER_SHARD
 from fde_ray.model.states import Phase
-from fde_ray.store.runs import Lease, LeaseKeeper, RunRow, RunTask, woken
+from fde_ray.store.runs import Lease, LeaseKeeper, LeaseTimes, RunRow, RunTask, woken
+from fde_ray.store.runs.keeper import SHIPPED
 from fde_ray.store.side_by_side import all_done
 
 from .assessor import Assessor
@@ -75,6 +76,7 @@ class ShardDriver:
     """`planes_elsewhere`: sessions report to another process, so that only the inbox tells.
 
     peers: how many drivers share the profile's places, this one among them.
+    lease_times: others than the shipped ones where time is scaled; looks are, too.
     """
 
     def __init__(
@@ -85,8 +87,10 @@ class ShardDriver:
         sweeps: Sequence[str] | None = None,
         planes_elsewhere: bool = False,
         peers: int = 1,
+        lease_times: LeaseTimes = SHIPPED,
     ) -> None:
         self._runtime, self._store, self._pools = runtime, runtime.store, pools
+        self.lease_times, self._scale = lease_times, lease_times.ttl / SHIPPED.ttl
         self._sweeps: tuple[str | None, ...] = (None,) if sweeps is None else tuple(sweeps)
         self._planes_elsewhere = planes_elsewhere
         limits, cores = runtime.profile.concurrency, os.cpu_count() or 1
@@ -96,7 +100,9 @@ class ShardDriver:
         self._beyond = 0
         self._most = runs + gradings + ADMIT_AHEAD
         self._holdings: dict[int, _Holding] = {}
-        self._keeper = LeaseKeeper(runtime.location, self._lost, clock=runtime.clock)
+        self._keeper = LeaseKeeper(
+            runtime.location, self._lost, clock=runtime.clock, times=lease_times
+        )
         self._patrol = Patrol(
             runtime.sandbox, runtime.store.changed, runtime.clock, runtime.profile.patrol_every
         )
@@ -327,9 +333,9 @@ class ShardDriver:
                 except StoreError as error:
                     await patience.wait(error)
                     continue
-                await self._runtime.clock.sleep(ACK_EVERY_S)
+                await self._runtime.clock.sleep(ACK_EVERY_S * self._scale)
                 if not has_news and not self._planes_elsewhere:
-                    await woken(news, POLL_S)
+                    await woken(news, POLL_S * self._scale)
 
     async def _heard(self) -> bool:
         rows = await self._store.read_inbox(self.shards)

@@ -19,6 +19,7 @@ from fde_ray.engine.runtime import Runtime
 from fde_ray.model.errors import FdeRayError, Superseded
 from fde_ray.model.ids import SHARDS
 from fde_ray.store.runs import Lease, LeaseOwner, RunStore
+from fde_ray.store.runs.keeper import SHIPPED
 from fde_ray.store.runs.leases import process_start
 
 from .config import FleetConfig, supervisor_name
@@ -55,6 +56,8 @@ class ShardClaims:
         self._generation = config.generation
         self._share = share_of(index, config.supervisors)
         self._owner = owner_named(supervisor_name(index))
+        self._ttl = driver.lease_times.ttl
+        self._scale = self._ttl / SHIPPED.ttl
         self._began = self._now()
         self._next_look = self._began
         self._leases: list[Lease] = []
@@ -64,12 +67,16 @@ class ShardClaims:
         now = self._now()
         if now < self._next_look:
             return
-        self._next_look = now + LOOK_S
+        self._next_look = now + LOOK_S * self._scale
         await check_generation(self._store, self._generation)
-        waits = now - self._began < PATIENCE_S
+        waits = now - self._began < PATIENCE_S * self._scale
         among = self._share if waits else range(SHARDS)
         lease = await self._store.claim_shards(
-            self._owner, prefer=self._share, among=among, generation=self._generation
+            self._owner,
+            prefer=self._share,
+            ttl=self._ttl,
+            among=among,
+            generation=self._generation,
         )
         if lease is not None:
             log.info("shards_claimed", extra={"shards": len(lease.shards)})
