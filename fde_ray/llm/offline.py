@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from fde_ray.metering.chunks import chunks_of
-from fde_ray.metering.estimates import prompt_tokens_bound, tokens_in
+from fde_ray.metering.estimates import prompt_tokens_bound
 from fde_ray.model.base import canonical_json, digest
-from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage
+from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage, tokens_in
 from fde_ray.model.errors import FdeRayError, ProviderError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.states import Role

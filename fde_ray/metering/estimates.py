@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from fde_ray.model.base import canonical_json
-from fde_ray.model.chat import ChatReply, ChatRequest, Usage
-
-BYTES_PER_TOKEN = 3
-"""Tokenizers average about 4 bytes in English text; fewer bytes give more tokens."""
+from fde_ray.model.chat import ChatReply, ChatRequest, Usage, tokens_in
 
 
 def prompt_tokens_bound(request: ChatRequest) -> int:
-    return tokens_in(canonical_json([list(request.messages), list(request.tools or ())]))
-
-
-def tokens_in(text: str) -> int:
-    return -(-len(text.encode()) // BYTES_PER_TOKEN)
+    return request.prompt_tokens_bound
 
 
 def estimated_usage(request: ChatRequest, reply: ChatReply | None) -> Usage:

@@ -6,8 +6,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from .base import Record
+from .base import Record, canonical_json, digest
 from .states import Role
+
+BYTES_PER_TOKEN = 3
+"""Tokenizers average about 4 bytes in English text; fewer bytes give more tokens."""
 
 
 class ChatRequest(Record):
@@ -23,6 +26,29 @@ class ChatRequest(Record):
     stop: str | tuple[str, ...] | None = None
     extra: dict[str, Any] = {}
     """Further parameters that a caller set (top_p, seed, reasoning_effort …)."""
+
+    @property
+    def digest(self) -> str:
+        """Tells one request from another under the same call id."""
+        return digest(self)
+
+    @property
+    def prompt_tokens_bound(self) -> int:
+        return tokens_in(canonical_json([list(self.messages), list(self.tools or ())]))
+
+    @property
+    def max_output_tokens(self) -> int | None:
+        """The most tokens that it lets a model write; None = it sets no limit."""
+        return self.max_tokens
+
+    def bounded(self, max_output_tokens: int) -> ChatRequest:
+        return self.evolve(max_tokens=max_output_tokens)
+
+
+def tokens_in(text: str | bytes) -> int:
+    """Return an upper bound of the tokens of a text."""
+    data = text.encode() if isinstance(text, str) else text
+    return -(-len(data) // BYTES_PER_TOKEN)
 
 
 class Usage(Record):
