@@ -1,80 +1,29 @@
 """The pinned price table, and what a call costs by it in integer nano-US-dollars.
 
 A name that the table does not list has no price: the cost is None with a reason, never zero. There
-is no guessing by prefix. `free` entries need a reason of their own.
+is no guessing by prefix. `free` entries need a reason of their own. `quotes` holds what an entry
+says of one model.
 """
 
 from __future__ import annotations
 
 from decimal import ROUND_HALF_EVEN, Decimal
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from fde_ray.model.base import Record, digest
 from fde_ray.model.chat import Usage
 from fde_ray.model.documents import parse_document
 from fde_ray.model.errors import SpecError
 
+from .quotes import Price, Quote, Rates
+
 NANO_PER_MILLION_TOKENS = 1000  # one dollar per million tokens = 1000 nano-dollars per token
-MAX_PRICE = Decimal(1_000_000)
-
-
-def _amount(value: Any) -> Any:
-    if not isinstance(value, str):
-        raise ValueError('write amounts as quoted text, such as "3.00"')
-    return value
-
-
-Amount = Annotated[
-    Decimal, BeforeValidator(_amount), Field(ge=0, le=MAX_PRICE, allow_inf_nan=False)
-]
-"""US dollars per million tokens."""
-
-
-class PartPrices(Record):
-    """A part that is None has no price; tokens of it make the call unpriced."""
-
-    input: Amount | None = None
-    output: Amount | None = None
-    cache_read: Amount | None = None
-    cache_write_5m: Amount | None = None
-    cache_write_1h: Amount | None = None
-
-
-class Tier(PartPrices):
-    """Prices that replace the base when a prompt is longer."""
-
-    prompt_tokens_over: int = Field(ge=1)
-
-
-class Price(Record):
-    aliases: tuple[str, ...] = ()
-    """Other exact names of the model, such as those that the provider returns."""
-    effective_from: str = ""
-    per_million: PartPrices = PartPrices()
-    tiers: tuple[Tier, ...] = ()
-    reasoning_in_output: bool = True
-    """Whether the provider's completion count already holds the reasoning tokens."""
-    source: str = ""
-    free: bool = False
-    reason: str = ""
-
-    @model_validator(mode="after")
-    def _zero_is_said_aloud(self) -> Self:
-        listed = (self.per_million, *self.tiers)
-        amounts = [getattr(part, name) for part in listed for name in PartPrices.model_fields]
-        if self.free:
-            if any(amount is not None for amount in amounts) or not self.reason:
-                raise ValueError("a free model has a reason and no amounts")
-            return self
-        if any(amount == 0 for amount in amounts):
-            raise ValueError("zero is not a price; use `free: true` with a reason")
-        if self.per_million.input is None or self.per_million.output is None or not self.source:
-            raise ValueError("a price needs input, output and its source")
-        return self
+OFFLINE = "offline/"
 
 
 class Cost(NamedTuple):
@@ -82,6 +31,22 @@ class Cost(NamedTuple):
 
     nanousd: int | None
     reason: str
+
+
+class Parts(NamedTuple):
+    """The tokens of a call in parts that do not overlap: their sum is all that is charged."""
+
+    input: int
+    cache_read: int
+    cache_write_5m: int
+    cache_write_1h: int
+    output: int
+    """What is not reasoning."""
+    reasoning: int
+
+    @property
+    def prompt(self) -> int:
+        return self.input + self.cache_read + self.cache_write_5m + self.cache_write_1h
 
 
 class PriceTable(Record):
@@ -99,52 +64,104 @@ class PriceTable(Record):
                 seen.add(known)
         return self
 
-    @property
+    @cached_property
     def hash(self) -> str:
-        return digest(self)
+        """SHA-256 of what the table says, whatever its layout and comments."""
+        return digest(self.model_dump(mode="json", exclude_defaults=True))
+
+    @cached_property
+    def _by_name(self) -> dict[str, Price]:
+        return {
+            known: price for name, price in self.models.items() for known in (name, *price.aliases)
+        }
 
     def price_of(self, model: str) -> Price | None:
         """Return the price listed under exactly this name or alias."""
-        if model in self.models:
-            return self.models[model]
-        return next((p for p in self.models.values() if model in p.aliases), None)
+        return self._by_name.get(model)
 
-    def cost(self, model: str, usage: Usage) -> Cost:
+    def cost(self, model: str, usage: Usage, at: float | None = None) -> Cost:
+        """Return what a call costs. at: when it began, None = the dearest that is listed."""
         if usage.source == "offline":
             return Cost(0, "offline")
         price = self.price_of(model)
         if price is None:
             return Cost(None, f"no price for {model[:100]!r}")
-        if price.free:
-            return Cost(0, f"free: {price.reason}")
-        if usage.prompt_tokens is None or usage.completion_tokens is None:
-            return Cost(None, "the provider did not count the tokens")
-        return _priced(price, usage.prompt_tokens, usage.completion_tokens, usage)
+        if at is None:
+            return _dearest([_cost_by(quote, usage, None) for quote in price.quotes])
+        quote = price.quote_at(at)
+        if quote is None:
+            first = price.quotes[0].effective_from
+            return Cost(None, f"no price for {model[:100]!r} before {first}")
+        return _cost_by(quote, usage, at)
+
+    def bound(self, model: str, prompt_tokens: int, completion_tokens: int) -> Cost:
+        """Return the most that a call of at most so many tokens may cost, at any time and however
+        much of its prompt goes to a cache."""
+        counted = Usage(
+            prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, source="estimated"
+        )
+        uses = (
+            counted,
+            counted.evolve(cache_write_5m_tokens=prompt_tokens),
+            counted.evolve(cache_write_1h_tokens=prompt_tokens),
+        )
+        return _dearest([self.cost(model, usage) for usage in uses])
+
+    def lack(self, model: str, at: float) -> str:
+        """Return why calls of a model have no price at a time; "" = they have one."""
+        if model.startswith(OFFLINE):
+            return ""
+        none = Usage(prompt_tokens=0, completion_tokens=0, source="provider")
+        cost = self.cost(model, none, at)
+        return cost.reason if cost.nanousd is None else ""
 
 
-def _priced(price: Price, prompt: int, completion: int, usage: Usage) -> Cost:
-    cached = usage.cached_tokens or 0
-    if cached > prompt:
-        return Cost(None, "more cached tokens than prompt tokens")
-    output = completion if price.reasoning_in_output else completion + (usage.reasoning_tokens or 0)
-    parts = _parts_for(price, prompt)
+def parts_of(usage: Usage) -> Parts | str:
+    """Return the tokens in parts that do not overlap, or why they cannot be told apart."""
+    prompt, completion = usage.prompt_tokens, usage.completion_tokens
+    if prompt is None or completion is None:
+        return "the provider did not count the tokens"
+    read = usage.cached_tokens or 0
+    short, long = usage.cache_write_5m_tokens or 0, usage.cache_write_1h_tokens or 0
+    reasoning = usage.reasoning_tokens or 0
+    if read + short + long > prompt:
+        return "more cached tokens than prompt tokens"
+    if reasoning > completion:
+        return "more reasoning tokens than completion tokens"
+    return Parts(prompt - read - short - long, read, short, long, completion - reasoning, reasoning)
+
+
+def _cost_by(quote: Quote, usage: Usage, at: float | None) -> Cost:
+    if quote.free:
+        return Cost(0, f"free: {quote.reason}")
+    if quote.unpriced:
+        return Cost(None, f"unpriced: {quote.reason}")
+    parts = parts_of(usage)
+    if isinstance(parts, str):
+        return Cost(None, parts)
+    if at is None:
+        return _dearest([_priced(rates, parts) for rates in quote.rates_ever(parts.prompt)])
+    return _priced(quote.rates_at(at, parts.prompt), parts)
+
+
+def _priced(rates: Rates, parts: Parts) -> Cost:
     total = Decimal(0)
-    for name, tokens in (("input", prompt - cached), ("cache_read", cached), ("output", output)):
-        amount: Decimal | None = getattr(parts, name)
-        if tokens and amount is None:
+    for name, tokens in zip(Parts._fields, parts, strict=True):
+        if not tokens:
+            continue
+        amount: Decimal | None = getattr(rates, name)
+        if amount is None and name == "reasoning":
+            amount = rates.output
+        if amount is None:
             return Cost(None, f"no price for {name}")
-        total += tokens * (amount or Decimal(0)) * NANO_PER_MILLION_TOKENS
-    return Cost(int(total.to_integral_value(ROUND_HALF_EVEN)), "priced")
+        total += tokens * amount
+    return Cost(int((total * NANO_PER_MILLION_TOKENS).to_integral_value(ROUND_HALF_EVEN)), "priced")
 
 
-def _parts_for(price: Price, prompt_tokens: int) -> PartPrices:
-    """Return the base prices with the highest tier that the prompt exceeds laid over them."""
-    fitting = [tier for tier in price.tiers if prompt_tokens > tier.prompt_tokens_over]
-    if not fitting:
-        return price.per_million
-    tier = max(fitting, key=lambda one: one.prompt_tokens_over)
-    own = {n: getattr(tier, n) for n in PartPrices.model_fields if getattr(tier, n) is not None}
-    return price.per_million.model_copy(update=own)
+def _dearest(costs: list[Cost]) -> Cost:
+    """Return the greatest that is known, or the first when none is."""
+    known = [cost for cost in costs if cost.nanousd is not None]
+    return max(known, key=lambda cost: cost.nanousd or 0) if known else costs[0]
 
 
 def load_prices(path: Path | None = None) -> PriceTable:

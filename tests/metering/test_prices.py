@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,12 @@ import yaml
 
 from fde_ray.metering.prices import load_prices
 from fde_ray.model.chat import Usage
+from fde_ray.model.documents import parse_document
 from fde_ray.model.errors import SpecError
+from fde_ray.model.specs import SweepSpec
+from fde_ray.presets import NAMES, preset_text
+
+NOW = datetime(2026, 11, 30, tzinfo=UTC).timestamp()
 
 GOOD: dict[str, Any] = {"per_million": {"input": "3.00", "output": "15.00"}, "source": "page"}
 
@@ -30,10 +36,23 @@ def test_the_shipped_table_prices_what_it_lists_and_gives_nothing_away() -> None
     shipped = load_prices()
     assert shipped.models
     for name, price in shipped.models.items():
-        assert not price.free
-        assert price.source.startswith("https://")
-        assert (shipped.cost(name, usage()).nanousd or 0) > 0
+        assert not any(quote.free for quote in price.quotes)
+        assert all(quote.checked for quote in price.quotes)
+        if price.unpriced:
+            assert shipped.lack(name, NOW) == f"unpriced: {price.reason}"
+            continue
+        assert all(quote.source.startswith("https://") for quote in price.quotes)
+        assert (shipped.cost(name, usage(), NOW).nanousd or 0) > 0
     assert len(shipped.hash) == 64
+
+
+def test_every_model_of_the_shipped_sweeps_is_listed() -> None:
+    shipped = load_prices()
+    for name in NAMES:
+        spec = parse_document(preset_text(name), SweepSpec)
+        models = {s.model for s in spec.systems} | set(spec.panel.models) | {spec.customer.model}
+        online = {model for model in models if not model.startswith("offline/")}
+        assert [model for model in online if shipped.price_of(model) is None] == []
 
 
 def test_a_cost_is_whole_nano_dollars(tmp_path: Path) -> None:
@@ -52,11 +71,76 @@ def test_cached_tokens_are_charged_once_and_at_their_own_price(tmp_path: Path) -
     assert prices.cost("m", usage(cached_tokens=4000)).nanousd is None
 
 
-def test_reasoning_outside_the_completion_count_is_added(tmp_path: Path) -> None:
-    prices = table(tmp_path, inside=GOOD, outside={**GOOD, "reasoning_in_output": False})
+def test_reasoning_is_part_of_the_output_and_may_have_a_rate_of_its_own(tmp_path: Path) -> None:
+    dear = {**GOOD, "per_million": {"input": "3", "output": "15", "reasoning": "20"}}
+    prices = table(tmp_path, m=GOOD, dear=dear)
     thinking = usage(reasoning_tokens=50)
-    assert prices.cost("inside", thinking).nanousd == 4_500_000
-    assert prices.cost("outside", thinking).nanousd == 4_500_000 + 750_000
+    assert prices.cost("m", thinking).nanousd == 4_500_000
+    assert prices.cost("dear", thinking).nanousd == 3_000_000 + 50 * 15_000 + 50 * 20_000
+    assert prices.cost("m", usage(reasoning_tokens=101)) == (
+        None,
+        "more reasoning tokens than completion tokens",
+    )
+
+
+def test_each_kind_of_cache_write_has_its_own_rate(tmp_path: Path) -> None:
+    rates = {"input": "3", "output": "15", "cache_write_5m": "3.75", "cache_write_1h": "6"}
+    prices = table(tmp_path, m={**GOOD, "per_million": rates}, bare=GOOD)
+    written = usage(1000, 0, cache_write_5m_tokens=400, cache_write_1h_tokens=500)
+    assert prices.cost("m", written).nanousd == 100 * 3000 + 400 * 3750 + 500 * 6000
+    assert prices.cost("bare", written) == (None, "no price for cache_write_5m")
+    assert prices.cost("m", usage(800, 0, cache_write_5m_tokens=801)).nanousd is None
+
+
+def test_the_bound_of_a_call_holds_for_every_use_of_a_cache_and_every_hour(tmp_path: Path) -> None:
+    rates = {"input": "3", "output": "15", "cache_write_5m": "3.75", "cache_write_1h": "6"}
+    night = {"hours_utc": ["01:00-04:00"], "input": "7", "output": "30"}
+    prices = table(tmp_path, m={**GOOD, "per_million": rates, "windows": [night]}, bare=GOOD)
+    assert prices.bound("m", 1000, 100).nanousd == 7_000_000 + 3_000_000
+    assert prices.bound("bare", 1000, 100).nanousd == 4_500_000
+    assert prices.bound("nobody", 1, 1).nanousd is None
+
+
+def test_the_time_of_the_call_decides_among_dated_prices(tmp_path: Path) -> None:
+    dated = [
+        {"effective_from": "2026-09-02", **GOOD},
+        {"effective_from": "2027-01-01", **GOOD, "per_million": {"input": "6", "output": "30"}},
+        {"effective_from": "2027-06-01", "unpriced": True, "reason": "not announced"},
+    ]
+    prices = table(tmp_path, m={"aliases": ["m-1"], "dated": dated})
+
+    def at(day: str) -> tuple[int | None, str]:
+        return prices.cost("m-1", usage(), datetime.fromisoformat(day + "Z").timestamp())
+
+    assert at("2026-09-01T23:59:59") == (None, "no price for 'm-1' before 2026-09-02")
+    assert at("2026-09-02T00:00:00") == (4_500_000, "priced")
+    assert at("2026-12-31T23:59:59") == (4_500_000, "priced")
+    assert at("2027-01-01T00:00:00") == (9_000_000, "priced")
+    assert at("2027-06-01T00:00:00") == (None, "unpriced: not announced")
+    assert prices.cost("m-1", usage()) == (9_000_000, "priced")  # no time: the dearest
+
+
+def test_the_hour_of_the_call_decides_where_a_vendor_has_peak_rates(tmp_path: Path) -> None:
+    peak = {"hours_utc": ["01:00-04:00", "22:00-24:00"], "days": ["mon", "fri"], "input": "6"}
+    prices = table(tmp_path, m={**GOOD, "windows": [peak]})
+
+    def at(moment: str) -> int | None:
+        return prices.cost("m", usage(), datetime.fromisoformat(moment + "Z").timestamp()).nanousd
+
+    assert at("2026-11-30T00:59:59") == 4_500_000  # a Monday
+    assert at("2026-11-30T01:00:00") == 7_500_000
+    assert at("2026-11-30T03:59:59") == 7_500_000
+    assert at("2026-11-30T04:00:00") == 4_500_000
+    assert at("2026-11-30T23:59:59") == 7_500_000
+    assert at("2026-12-01T02:00:00") == 4_500_000  # a Tuesday
+
+
+def test_the_hash_is_of_what_a_table_says(tmp_path: Path) -> None:
+    plain = table(tmp_path, m=GOOD).hash
+    assert plain == table(tmp_path, m={**GOOD, "free": False, "aliases": []}).hash
+    assert plain != table(tmp_path, m={**GOOD, "source": "another page"}).hash
+    other = {**GOOD, "per_million": {"input": "3.01", "output": "15.00"}}
+    assert plain != table(tmp_path, m=other).hash
 
 
 def test_a_long_prompt_takes_the_highest_tier_that_it_exceeds(tmp_path: Path) -> None:
@@ -101,12 +185,33 @@ def test_zero_is_only_for_offline_and_for_what_is_free_with_a_reason(tmp_path: P
         ({"per_million": {"input": 3.0, "output": "1"}, "source": "s"}, "quoted text"),
         ({"per_million": {"input": "NaN", "output": "1"}, "source": "s"}, "finite"),
         ({"per_million": {"input": "Infinity", "output": "1"}, "source": "s"}, "finite"),
-        ({"per_million": {"input": "1e99", "output": "1"}, "source": "s"}, "less than"),
+        ({"per_million": {"input": "1e99", "output": "1"}, "source": "s"}, "is no price"),
         ({"per_million": {"input": "x", "output": "1"}, "source": "s"}, "decimal"),
         ({"per_million": {"input": "1", "output": "1"}}, "source"),
         ({**GOOD, "free": True, "reason": "r"}, "no amounts"),
         ({"free": True}, "reason"),
         ({**GOOD, "discount": "9"}, "unknown key"),
+        ({"per_million": {"input": "0.000003", "output": "1"}, "source": "s"}, "price per token"),
+        ({"per_thousand": {"input": "3", "output": "1"}, "source": "s"}, "unknown key"),
+        ({**GOOD, "effective_from": "2026-13-01"}, "write a day"),
+        ({**GOOD, "dated": [GOOD]}, "every price stands there"),
+        ({"dated": [{"per_million": {"input": "3"}, "source": "s"}]}, "input, output"),
+        ({"dated": [{**GOOD, "effective_from": "2026-02-01"}, GOOD]}, "order of their days"),
+        ({"dated": [GOOD, GOOD]}, "order of their days"),
+        ({"unpriced": True}, "reason"),
+        ({"unpriced": True, "free": True, "reason": "r"}, "reason and no amounts"),
+        ({**GOOD, "unpriced": True, "reason": "r"}, "no amounts"),
+        ({**GOOD, "windows": [{"hours_utc": ["22:00-02:00"]}]}, "write hours"),
+        ({**GOOD, "windows": [{"hours_utc": ["01:00-24:30"]}]}, "write hours"),
+        ({**GOOD, "windows": [{"hours_utc": []}]}, "at least 1"),
+        (
+            {
+                **GOOD,
+                "windows": [{"hours_utc": ["01:00-02:00"]}],
+                "tiers": [{"prompt_tokens_over": 5}],
+            },
+            "tiers and windows",
+        ),
         ({**GOOD, "aliases": ["other"]}, "priced twice"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
