@@ -245,11 +245,12 @@ class MeteredChat:
 
         An answer that is in no row would be paid for again.
         """
-        cost = self._prices.cost(call.request.model, usage)
+        now = self._clock.now()
+        cost = self._prices.cost(call.request.model, usage, now)
         row = CallFinish(
             call_id=call.call_id,
             try_no=try_no,
-            finished_at=self._clock.now(),
+            finished_at=now,
             outcome=outcome,
             usage=usage,
             cost_nanousd=cost.nanousd,

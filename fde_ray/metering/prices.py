@@ -80,7 +80,7 @@ class PriceTable(Record):
         return self._by_name.get(model)
 
     def cost(self, model: str, usage: Usage, at: float | None = None) -> Cost:
-        """Return what a call costs. at: when it began, None = the dearest that is listed."""
+        """Return what a call costs. at: when it ended, None = the dearest that is listed."""
         if usage.source == "offline":
             return Cost(0, "offline")
         price = self.price_of(model)
