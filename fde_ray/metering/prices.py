@@ -19,6 +19,7 @@ from fde_ray.model.base import Record, digest
 from fde_ray.model.chat import Usage
 from fde_ray.model.documents import parse_document
 from fde_ray.model.errors import SpecError
+from fde_ray.model.usage_parts import Parts, parts_of
 
 from .quotes import Price, Quote, Rates
 
@@ -31,22 +32,6 @@ class Cost(NamedTuple):
 
     nanousd: int | None
     reason: str
-
-
-class Parts(NamedTuple):
-    """The tokens of a call in parts that do not overlap: their sum is all that is charged."""
-
-    input: int
-    cache_read: int
-    cache_write_5m: int
-    cache_write_1h: int
-    output: int
-    """What is not reasoning."""
-    reasoning: int
-
-    @property
-    def prompt(self) -> int:
-        return self.input + self.cache_read + self.cache_write_5m + self.cache_write_1h
 
 
 class PriceTable(Record):
@@ -114,21 +99,6 @@ class PriceTable(Record):
         none = Usage(prompt_tokens=0, completion_tokens=0, source="provider")
         cost = self.cost(model, none, at)
         return cost.reason if cost.nanousd is None else ""
-
-
-def parts_of(usage: Usage) -> Parts | str:
-    """Return the tokens in parts that do not overlap, or why they cannot be told apart."""
-    prompt, completion = usage.prompt_tokens, usage.completion_tokens
-    if prompt is None or completion is None:
-        return "the provider did not count the tokens"
-    read = usage.cached_tokens or 0
-    short, long = usage.cache_write_5m_tokens or 0, usage.cache_write_1h_tokens or 0
-    reasoning = usage.reasoning_tokens or 0
-    if read + short + long > prompt:
-        return "more cached tokens than prompt tokens"
-    if reasoning > completion:
-        return "more reasoning tokens than completion tokens"
-    return Parts(prompt - read - short - long, read, short, long, completion - reasoning, reasoning)
 
 
 def _cost_by(quote: Quote, usage: Usage, at: float | None) -> Cost:
