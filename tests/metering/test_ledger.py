@@ -146,6 +146,19 @@ async def test_a_call_that_was_sent_and_lost_is_charged_as_an_estimate(
     assert cost > 0
 
 
+async def test_a_server_that_fails_its_own_reply_leaves_an_estimate_beside_the_next_try(
+    chat: MeteredChat, store: RunStore, model: FakeModel
+) -> None:
+    model.errors = [ProviderError("HTTP 500: not the expected format", status=500, uncertain=True)]
+    await chat.complete(request(), BILL, "c1", retries=1)
+    failed, counted = await store.calls_of(RUN)
+    assert (failed.state, failed.status, counted.state) == ("ambiguous", 500, "finished")
+    assert [row.usage and row.usage["source"] for row in (failed, counted)] == [
+        "estimated",
+        "provider",
+    ]
+
+
 async def test_a_caller_who_leaves_does_not_lose_the_reply(
     chat: MeteredChat, store: RunStore, model: FakeModel
 ) -> None:
