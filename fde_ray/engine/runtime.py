@@ -13,7 +13,8 @@ from fde_ray.cases.package import load_cases
 from fde_ray.cases.probes import load_probe
 from fde_ray.cases.records import Case, Probe
 from fde_ray.gateway.plane import Plane
-from fde_ray.gateway.tokens import TokenSigner, load_signing_key
+from fde_ray.gateway.signing import load_keys
+from fde_ray.gateway.tokens import TokenSigner
 from fde_ray.grading.scoring import Scorer
 from fde_ray.llm.client import Chat
 from fde_ray.llm.offline import OfflineProvider
@@ -124,7 +125,8 @@ async def opened_runtime(
         calls = MeteredChat(chat, store, _prices(profile), clock)
         stack.push_async_callback(calls.aclose)
         sandbox = sandbox or LocalSandbox(home.sandboxes, profile.sandbox, unsafe=unsafe)
-        signer = TokenSigner(load_signing_key(home.root), clock)
+        keys = load_keys(profile.tokens, home.root, environ)
+        signer = TokenSigner(keys, clock, lifetime_s=profile.tokens.lifetime)
         scorer = Scorer(sandbox)
         material = Material(cases, objects, profile.tenant, home.scratch)
         evaluations = Evaluations(store, material, scorer)
@@ -151,7 +153,7 @@ async def opened_runtime(
             material=material,
             scorer=scorer,
             evaluations=evaluations,
-            run_plane=plane(),
+            run_plane=plane(ingest=profile.planes.ingest),
             grade_plane=plane(evaluate=evaluations.evaluate),
         )
 

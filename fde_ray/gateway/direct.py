@@ -19,7 +19,7 @@ class DirectGateway:
         self._planes = {"solve": run_plane, "collect": run_plane, "extract": grade_plane}
 
     async def token(self, subject: str, secret: str, scope: str) -> str:
-        request = TokenRequest(subject=subject, secret=secret, nonce=scope, scope=Scope(scope))
+        request = TokenRequest(subject=subject, secret=secret, nonce="direct", scope=Scope(scope))
         token = (await self._planes[scope].issue_token(request)).token
         return f"{scope} {token}"
 

@@ -21,13 +21,19 @@ class TokenRequest(Record):
     subject: Subject
     secret: str = Field(min_length=1, max_length=200)
     nonce: str = Field(min_length=1, max_length=200)
+    """Of the shim's whole life: a repeat gives a token of the same serial."""
     scope: Scope
+    serial: int | None = Field(default=None, ge=0, lt=2**31)
+    """Of the tokens it had; None = it never had one. Two shims of one session: the later counts."""
 
 
 class TokenReply(Record):
     token: str
     expires_in_s: int
     scope: Scope
+    serial: int
+    ingest: str | None = None
+    """Where archives, parts, commits and events go; None = here."""
 
 
 class StartedReply(Record):

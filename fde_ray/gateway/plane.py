@@ -18,7 +18,7 @@ from fde_ray.model.clock import Clock
 from fde_ray.model.errors import Refusal, StoreError
 from fde_ray.model.failures import FailureKind, Fault
 from fde_ray.model.session import AgentExit, Commit, SessionInputs
-from fde_ray.model.states import SolveEnd
+from fde_ray.model.states import Scope, SolveEnd
 from fde_ray.store.objects import ObjectStore
 from fde_ray.store.runs import RunStore
 
@@ -47,6 +47,7 @@ from .turns import Turns
 log = logging.getLogger(__name__)
 
 BREATH_S = 5.0
+REMEMBERED = 4096
 MAX_EVALUATE_BYTES = 64 * 2**20
 _STOP_REASONS: dict[SolveEnd, StopReason] = {
     SolveEnd.TIME_LIMIT: "time_limit",
@@ -61,7 +62,10 @@ class Caller(NamedTuple):
 
 
 class Plane:
-    """`evaluate` None: there is no evaluator behind this plane (the run-plane)."""
+    """`evaluate` None: there is no evaluator behind this plane (the run-plane).
+
+    ingest: where shims send their archives; None = here.
+    """
 
     def __init__(
         self,
@@ -73,10 +77,12 @@ class Plane:
         clock: Clock,
         tenant: str = "local",
         evaluate: Evaluate | None = None,
+        ingest: str | None = None,
     ) -> None:
         self.clocks = SessionClocks(store, clock)
         self._store, self._clock, self._signer = store, clock, signer
-        self._evaluate = evaluate
+        self._evaluate, self._ingest = evaluate, ingest
+        self._nonces: dict[str, tuple[str, int]] = {}
         self._sessions = Sessions(store)
         self.open_turns = OpenTurns(store, self.clocks, clock)
         self._turns = Turns(store, self.open_turns, self.clocks, clock)
@@ -95,21 +101,34 @@ class Plane:
             raise Refusal(403, Fault.AGENT, "the session is over", code="not_live")
         if not scope_fits(session.inputs.role, request.scope):
             raise Refusal(403, Fault.AGENT, "no such scope for this session", code="wrong_scope")
+        serial = await self._serial(session, request)
         token = self._signer.mint(
             subject=session.subject,
             run=session.bill.run_id,
             role=session.inputs.role,
             scope=request.scope,
             models=(session.inputs.model,),
-            serial=self._signer.serial(session.subject, request.scope, request.nonce),
+            serial=serial,
         )
-        return self._token_reply(token, request.scope)
+        return self._token_reply(token, request.scope, serial)
+
+    async def _serial(self, session: Session, request: TokenRequest) -> int:
+        """Return the serial of this shim's tokens; a shim that is new here ends those of others."""
+        subject, nonce = session.subject, request.nonce
+        if self._nonces.get(subject) == (nonce, session.serial):
+            return session.serial
+        serial = await self._store.token_serial(subject, nonce, request.serial)
+        if len(self._nonces) >= REMEMBERED:
+            self._nonces.pop(next(iter(self._nonces)))
+        self._nonces[subject] = (nonce, serial)
+        return serial
 
     async def renew_token(self, bearer: str) -> TokenReply:
         caller = await self._caller(bearer, Action.BEAT)
         if not caller.session.live:
             raise Refusal(403, Fault.AGENT, "the session is over", code="not_live")
-        return self._token_reply(self._signer.renew(caller.claims), caller.claims.scope)
+        claims = caller.claims
+        return self._token_reply(self._signer.renew(claims), claims.scope, claims.serial)
 
     # inputs and start
 
@@ -277,8 +296,14 @@ class Plane:
         log.info("solving_ended", extra=fields)
         return counts
 
-    def _token_reply(self, token: str, scope: Any) -> TokenReply:
-        return TokenReply(token=token, expires_in_s=self._signer.lifetime_s, scope=scope)
+    def _token_reply(self, token: str, scope: Scope, serial: int) -> TokenReply:
+        return TokenReply(
+            token=token,
+            expires_in_s=self._signer.lifetime_s,
+            scope=scope,
+            serial=serial,
+            ingest=self._ingest,
+        )
 
 
 def stop_reason(session: Session) -> StopReason | None:

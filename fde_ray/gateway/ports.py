@@ -23,6 +23,8 @@ class Session(Record):
     """The run's live attempt, or a grading try that is open."""
     stop: Literal["cancelled", "superseded"] | None = None
     """Why it is not live; None = it is over in the ordinary way."""
+    serial: int = 0
+    """Of the tokens that are good; 0 = none was given out."""
     started_at: float | None = None
     solve_end: SolveEnd | None = None
     solve_ended_at: float | None = None

@@ -47,6 +47,7 @@ class Sessions:
             budget_nanousd=facts.budget_nanousd,
             live=row.live,
             stop=stop_of(row),
+            serial=row.serial,
             started_at=row.agent_started_at,
             solve_end=row.solve_end,
             solve_ended_at=row.solve_ended_at,

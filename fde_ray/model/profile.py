@@ -8,6 +8,7 @@ from pydantic import Field
 
 from .base import Record
 from .objects import ObjectsProfile
+from .planes import PlanesProfile, TokensProfile
 from .scheduling import SchedulingProfile
 from .stores import StoreProfile
 from .units import Duration, parse_duration
@@ -78,6 +79,8 @@ class Profile(Record):
     engine: Literal["inline", "ray"] = "inline"
     """inline = all in one process; ray = supervisors and pools as processes of their own."""
     ray: RayProfile = RayProfile()
+    planes: PlanesProfile = PlanesProfile()
+    tokens: TokensProfile = TokensProfile()
     attempts: int = Field(default=3, ge=1, le=20)
     """Equal infrastructure losses that put a run into quarantine; losses of several kinds do when
     they are three times as many. Also the tries of a grading."""

@@ -12,6 +12,8 @@ from typing import Any
 from .wire import Body, Exchange, Refused, Unreachable, json_bytes
 
 FIRST_DELAY_S, LAST_DELAY_S = 0.1, 5.0
+BULK = ("/v1/parts/", "/v1/commit", "/v1/events/", "/v1/archives/")
+"""Goes to the ingest where there is one."""
 
 
 class GivenUp(Exception):
@@ -37,12 +39,15 @@ class Plane:
     ) -> None:
         self._address, self._subject, self._secret = address, subject, secret
         self._monotonic = monotonic
-        # Guards the four fields of the token; never held during a request of another kind.
+        # One for life: a plane that hears another one knows that another shim came after this.
+        self._nonce = uuid.uuid4().hex
+        # Guards the fields of the token; never held during a request of another kind.
         self._lock = threading.Lock()
         self._scope = ""
         self._token = ""
         self._renew_at = 0.0
-        self._nonce = uuid.uuid4().hex
+        self._serial: int | None = None
+        self._ingest = address
 
     def __repr__(self) -> str:
         return f"Plane({self._address!r}, {self._subject!r})"
@@ -52,7 +57,6 @@ class Plane:
     def open(self, scope: str) -> None:
         """Take a token of another scope. One try."""
         with self._lock:
-            self._nonce = uuid.uuid4().hex
             self._scope = scope
             self._exchange()
 
@@ -62,23 +66,26 @@ class Plane:
                 self._take(self._post("/v1/token/renew", {}, self._token))
 
     def _exchange(self) -> None:
-        body = {
+        body: dict[str, Any] = {
             "subject": self._subject,
             "secret": self._secret,
             "nonce": self._nonce,
             "scope": self._scope,
         }
+        if self._serial is not None:
+            body["serial"] = self._serial
         self._take(self._post("/v1/token", body, ""))
 
     def _take(self, reply: dict[str, Any]) -> None:
         self._token = str(reply["token"])
+        self._serial = reply.get("serial")
+        self._ingest = str(reply.get("ingest") or self._address)
         self._renew_at = self._monotonic() + float(reply["expires_in_s"]) * 0.6
 
     def _reopen(self, stale: str) -> str:
         """Replace a token that the plane no longer takes."""
         with self._lock:
             if self._token == stale:
-                self._nonce = uuid.uuid4().hex
                 self._exchange()
             return self._token
 
@@ -105,21 +112,23 @@ class Plane:
     ) -> Exchange:
         """Send one request and return its open reply; a status of 400 or more raises Refused.
 
-        A token that is no longer taken is replaced once. body: an iterable is sent chunked and
-        cannot be sent twice, so it gets no second try.
+        A token that is no longer taken is replaced once, and so is the address of the ingest.
+        body: an iterable is sent chunked and cannot be sent twice, so it gets no second try.
         """
         token = self._token
         for is_last in (False, True):
             headers = {"authorization": f"Bearer {token}", "content-type": content_type}
             if call_id:
                 headers["x-fde-call-id"] = call_id
-            reply = Exchange(self._address, method, path, body, headers, timeout)
+            address = self._ingest if path.startswith(BULK) else self._address
+            reply = Exchange(address, method, path, body, headers, timeout)
             if reply.status < 400:
                 return reply
             with reply:
                 refusal = reply.refusal()
             can_repeat = body is None or isinstance(body, bytes)
-            if refusal.status != 401 or is_last or not can_repeat:
+            is_stale = refusal.status == 401 or refusal.code == "elsewhere"
+            if not is_stale or is_last or not can_repeat:
                 raise refusal
             token = self._reopen(token)
         raise AssertionError("unreachable")

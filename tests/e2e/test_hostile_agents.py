@@ -456,7 +456,8 @@ def test_secrets_are_nowhere_in_what_an_agent_can_read(sweep: Sweep) -> None:
         assert place < 0, text[max(0, place - 300) : place + 200]
     # The scheme of the bootstrap secret: a hash of the attempt's name under the signing key.
     words = set(re.findall(rb"\b[0-9a-f]{64}\b", text))
-    from fde_ray.gateway.tokens import TokenSigner, load_signing_key
+    from fde_ray.gateway.signing import load_signing_key
+    from fde_ray.gateway.tokens import TokenSigner
     from fde_ray.model.clock import SystemClock
 
     signer = TokenSigner(load_signing_key(sweep.home), SystemClock())

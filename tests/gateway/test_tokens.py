@@ -12,10 +12,13 @@ from typing import Any
 
 import jwt
 import pytest
+from pydantic import ValidationError
 
-from fde_ray.gateway.messages import Heartbeat, TokenRequest, TurnRequest
-from fde_ray.gateway.tokens import TokenSigner, load_signing_key
-from fde_ray.model.errors import Refusal, UserError
+from fde_ray.gateway.messages import Heartbeat, TokenReply, TokenRequest, TurnRequest
+from fde_ray.gateway.signing import KeyRing, SigningKey, load_keys, load_signing_key
+from fde_ray.gateway.tokens import TokenSigner
+from fde_ray.model.errors import Refusal, Superseded, UserError
+from fde_ray.model.planes import TokensProfile
 from fde_ray.model.session import AgentExit
 from fde_ray.model.states import Channel, Phase, Scope, SolveEnd
 from tests.gateway.planes import EXTRACT, SOLVE, Bench
@@ -53,10 +56,111 @@ async def test_the_same_nonce_gives_the_same_serial(bench: Bench) -> None:
         return bench.signer.verify(token)
 
     one, same = await bench.token(), await bench.token()
-    assert claims(one).serial == claims(same).serial
-    other = bench.signer.serial(SOLVE, Scope.SOLVE, "another")
-    assert other != claims(one).serial
+    collect = await bench.token(scope=Scope.COLLECT)
+    assert claims(one).serial == claims(same).serial == claims(collect).serial == 1
     assert claims(one).models == ("offline/x",)
+
+
+async def exchanged(
+    bench: Bench, nonce: str, *, serial: int | None = None, signer: TokenSigner | None = None
+) -> TokenReply:
+    secret = (signer or bench.signer).bootstrap_secret(SOLVE)
+    request = TokenRequest(
+        subject=SOLVE, secret=secret, nonce=nonce, scope=Scope.SOLVE, serial=serial
+    )
+    return await bench.plane.issue_token(request)
+
+
+async def test_a_second_shim_of_a_session_ends_the_tokens_of_the_first(bench: Bench) -> None:
+    first = await exchanged(bench, "one")
+    second = await exchanged(bench, "two")
+    assert (first.serial, second.serial) == (1, 2)
+    for call in (
+        bench.plane.inputs(first.token),
+        bench.plane.heartbeat(first.token, Heartbeat()),
+        bench.plane.renew_token(first.token),
+    ):
+        with pytest.raises(Refusal) as caught:
+            await call
+        assert (caught.value.status, caught.value.code) == (403, "replaced")
+    assert (await bench.plane.inputs(second.token)).subject == SOLVE
+
+
+async def test_a_shim_that_was_replaced_does_not_come_back(bench: Bench) -> None:
+    first = await exchanged(bench, "one")
+    await exchanged(bench, "two")
+    with pytest.raises(Superseded):
+        await exchanged(bench, "one", serial=first.serial)
+
+
+async def test_takeovers_of_drivers_touch_no_token(bench: Bench) -> None:
+    token = await bench.started()
+    for _ in range(2):
+        await bench.store.take_lease()
+    assert (await bench.plane.inputs(token)).subject == SOLVE
+
+
+def ringed(bench: Bench, *kids: str) -> TokenSigner:
+    """The signer of a plane that was started anew with these keys, the first of which signs."""
+    secrets = {"k1": b"s" * 32, "k2": b"t" * 32}
+    signer = TokenSigner(KeyRing([SigningKey(k, secrets[k]) for k in kids]), bench.clock)
+    bench.plane._signer = signer
+    return signer
+
+
+async def test_keys_rotate_while_a_shim_lives(bench: Bench) -> None:
+    old = bench.signer
+    token = (await exchanged(bench, "n")).token
+    ringed(bench, "k1", "k2")
+    token = (await bench.plane.renew_token(token)).token
+    ringed(bench, "k2", "k1")
+    assert (await bench.plane.inputs(token)).subject == SOLVE
+    # Its secret was made with the old key, and a new token has the new one.
+    again = await exchanged(bench, "n", serial=1, signer=old)
+    assert jwt.get_unverified_header(again.token)["kid"] == "k2"
+    renewed = (await bench.plane.renew_token(token)).token
+    ringed(bench, "k2")
+    assert (await bench.plane.inputs(renewed)).subject == SOLVE
+    with pytest.raises(Refusal, match="not valid"):
+        await bench.plane.inputs(token)
+    with pytest.raises(Refusal, match="secret"):
+        await exchanged(bench, "n", signer=old)
+
+
+def test_keys_of_the_profile_are_read_from_where_it_says(tmp_path: Path) -> None:
+    (tmp_path / "new").write_text("ab" * 32 + "\n")
+    profile = TokensProfile.model_validate(
+        {
+            "keys": [
+                {"kid": "b", "secret_file": str(tmp_path / "new")},
+                {"kid": "a", "secret_env": "OLD"},
+            ]
+        }
+    )
+    ring = load_keys(profile, tmp_path, {"OLD": "cd" * 32})
+    assert (ring.current.kid, [key.kid for key in ring.all]) == ("b", ["b", "a"])
+    assert "abab" not in repr(ring)
+    for content, reason in (("xyz", "hex digits"), ("ab", "32 bytes"), (None, "cannot read")):
+        (tmp_path / "new").unlink() if content is None else (tmp_path / "new").write_text(content)
+        with pytest.raises(UserError, match=reason):
+            load_keys(profile, tmp_path, {"OLD": "cd" * 32})
+    with pytest.raises(UserError, match="OLD is not set"):
+        load_keys(TokensProfile(keys=profile.keys[1:]), tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"keys": [{"kid": "a"}]},
+        {"keys": [{"kid": "a", "secret_env": "A", "secret_file": "f"}]},
+        {"keys": [{"kid": "a", "secret_env": "A"}, {"kid": "a", "secret_env": "B"}]},
+        {"keys": [{"kid": "no spaces", "secret_env": "A"}]},
+        {"lifetime": "1s"},
+    ],
+)
+def test_a_wrong_key_ring_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TokensProfile.model_validate(wrong)
 
 
 async def test_a_wrong_secret_gets_no_token(bench: Bench) -> None:
@@ -99,7 +203,7 @@ def _signed(key: bytes, kid: str = "k1", **changes: Any) -> str:
         "scope": "solve",
         "models": ["offline/x"],
         "exp": 2_000_000,
-        "serial": "s",
+        "serial": 0,
     }
     return jwt.encode(claims | changes, key, algorithm="HS256", headers={"kid": kid})
 

@@ -207,6 +207,7 @@ class AttemptRow(NamedTuple):
             self.state,
             self.role,
             self.number,
+            self.serial,
             self.agent_started_at,
             self.solve_ended_at,
             self.solve_end,
@@ -246,6 +247,7 @@ class Standing(NamedTuple):
     state: AttemptState
     role: AttemptRole
     number: int
+    serial: int
     agent_started_at: float | None
     solve_ended_at: float | None
     solve_end: SolveEnd | None
@@ -254,8 +256,8 @@ class Standing(NamedTuple):
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> Self:
-        end = row[5]
-        return cls._make((*row[:5], None if end is None else SolveEnd(end), Phase(row[6]), row[7]))
+        end = row[6]
+        return cls._make((*row[:6], None if end is None else SolveEnd(end), Phase(row[7]), row[8]))
 
     @property
     def live(self) -> bool:

@@ -76,10 +76,11 @@ class Sessions:
         row = await self._db.read(lambda t: t.one(_STANDING, subject_=subject))
         return Standing.of(_found(subject, row))
 
-    async def token_serial(self, subject: str, nonce: str) -> int:
+    async def token_serial(self, subject: str, nonce: str, held: int | None = None) -> int:
         """Return the serial for a shim's nonce: the same for the same nonce, else the next one.
 
-        The greatest serial is the good one. Superseded when the session is closed.
+        The greatest serial is the good one. held: the one that this shim has; None = it is new
+        here. Superseded when the session is closed, or another shim came after this one.
         """
         nonce = storable_text(nonce)
 
@@ -89,6 +90,8 @@ class Sessions:
                 raise Superseded(f"session {subject} is closed")
             if known == nonce:
                 return int(serial)
+            if held is not None:
+                raise Superseded(f"another shim has taken over session {subject}")
             t.run(_NEW_TOKEN, subject_=subject, nonce=nonce, serial=serial + 1)
             return int(serial) + 1
 
