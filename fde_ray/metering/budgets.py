@@ -9,11 +9,14 @@ from contextlib import asynccontextmanager
 
 from fde_ray.metering.calls import LedgerStore
 from fde_ray.metering.prices import PriceTable
-from fde_ray.model.chat import ChatRequest, Usage
+from fde_ray.model.chat import Bill, ChatRequest, Usage
+from fde_ray.model.clock import Clock
 from fde_ray.model.errors import Refusal
 from fde_ray.model.failures import Fault
 
 from .estimates import prompt_tokens_bound
+from .holds import Hold, NoHold
+from .places import Waiting
 
 DEFAULT_MAX_TOKENS = 8192
 
@@ -21,8 +24,8 @@ DEFAULT_MAX_TOKENS = 8192
 class Budgets:
     """Refuses a call with 402 when spent + reserved + this call may pass the limit."""
 
-    def __init__(self, store: LedgerStore, prices: PriceTable) -> None:
-        self._store, self._prices = store, prices
+    def __init__(self, store: LedgerStore, prices: PriceTable, clock: Clock) -> None:
+        self._store, self._prices, self._clock = store, prices, clock
         self._reserved: dict[str, int] = defaultdict(int)
         # Protects "read what is spent, then reserve": a call that settles in between would be
         # counted in neither.
@@ -30,19 +33,20 @@ class Budgets:
 
     @asynccontextmanager
     async def reserved(
-        self, request: ChatRequest, run_id: str, limit_nanousd: int | None
-    ) -> AsyncIterator[ChatRequest]:
-        """Hold the upper bound of the call; yields the request with its output bounded."""
+        self, request: ChatRequest, bill: Bill, limit_nanousd: int | None, waiting: Waiting
+    ) -> AsyncIterator[Hold]:
+        """Hold the upper bound of the call."""
         if limit_nanousd is None:
-            yield request
+            yield NoHold(request, self._store)
             return
+        run_id = bill.run_id
         bounded = request
         if request.max_tokens is None:
             bounded = request.evolve(max_tokens=DEFAULT_MAX_TOKENS)
         amount = self._upper_bound(bounded)
         await self._reserve(run_id, amount, limit_nanousd)
         try:
-            yield bounded
+            yield NoHold(bounded, self._store)
         finally:
             await self._release(run_id, amount)
 

@@ -21,6 +21,14 @@ class CallStart(Record):
     request_sha256: str
     price_hash: str
     started_at: float
+    reserved_nanousd: int | None = Field(default=None, ge=0)
+    """What budgets hold for it until it ends; None = no budget binds it."""
+    budget_nanousd: int | None = Field(default=None, ge=0)
+    """The run's own budget; the row is not written when it does not cover the reserve."""
+    owners: tuple[str, ...] = ()
+    """Shared budgets that pay for it."""
+    shrunk_to: int | None = Field(default=None, ge=1)
+    """The most output that it may have, where its run's budget made that less."""
 
 
 CallOutcome = Literal["ok", "unavailable", "rejected", "ambiguous"]
@@ -41,6 +49,10 @@ class CallFinish(Record):
     detail: str = ""
     reply: ChatReply | None = None
     """Kept for repeats of the call; None unless `outcome` is ok."""
+    raw_usage: dict[str, Any] | None = None
+    """As the provider sent it."""
+    is_held: bool = False
+    """Budgets hold a reserve for it."""
 
 
 class KnownCall(Record):
@@ -49,6 +61,17 @@ class KnownCall(Record):
     tries: int = Field(ge=1)
     request_sha256: str
     reply: ChatReply | None = None
+    is_elsewhere: bool = False
+    """Another living process has its last try under way."""
+
+
+class Short(Record):
+    """Why a run's budget does not cover a call now."""
+
+    spent_nanousd: int
+    reserved_nanousd: int
+    unpriced: int = 0
+    """Calls of the run whose cost nobody knows."""
 
 
 class Spent(Record):
@@ -61,7 +84,12 @@ class Spent(Record):
 class LedgerStore(Protocol):
     async def known_call(self, call_id: str) -> KnownCall | None: ...
 
-    async def start_call(self, row: CallStart) -> None: ...
+    async def start_call(self, row: CallStart) -> Short | None:
+        """Write the row and reserve; return what stands in the way, and nothing is written then.
+
+        CallElsewhere: another process has begun this try.
+        """
+        ...
 
     async def finish_call(self, row: CallFinish) -> None: ...
 

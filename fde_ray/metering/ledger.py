@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import chain, repeat
+from typing import Any, NamedTuple, TypeVar
 
 from fde_ray.model.base import digest
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage
@@ -25,6 +26,7 @@ from .calls import CallFinish, CallOutcome, CallStart, LedgerStore, Upstream
 from .chunks import ReplyBuilder, chunks_of
 from .estimates import estimated_usage
 from .flights import Flight
+from .holds import CallElsewhere, Hold
 from .places import Bounded, Place, Wait, Waiting, unheard
 from .prices import PriceTable
 
@@ -33,9 +35,14 @@ LONGEST_BACKOFF_S = 30.0
 LONGEST_RETRY_AFTER_S = 120.0
 START_WAITS_S = (0.25, 0.5, 1.0, 2.0)
 """Between tries to note a call: its caller does better to hold it when the store is away longer."""
-FINISH_WAITS_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0)
-"""Between tries to write what became of a call: a minute, longer than a store takes to restart."""
+FINISH_WAITS_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+LONGEST_WAIT_S = 15.0
+"""Between tries to write what became of a call, however long the store is away: an answer that is
+in no row is given to nobody, and would be asked and paid for again."""
+ELSEWHERE_S = 1.0
+"""Between two looks at a call that another process has under way."""
 
+T = TypeVar("T")
 Send = Callable[[ChatRequest, Bill], Awaitable[ChatReply]]
 
 
@@ -61,7 +68,7 @@ class MeteredChat:
         self._chat, self._store, self._prices, self._clock = chat, store, prices, clock
         self._rng = rng or random.Random()  # noqa: S311
         self._price_hash = prices.hash
-        self._budgets = Budgets(store, prices)
+        self._budgets = Budgets(store, prices, clock)
         self._bounded = chat if isinstance(chat, Bounded) else None
         self._flights: dict[str, Flight] = {}
 
@@ -141,12 +148,22 @@ class MeteredChat:
         return flight
 
     async def _carried_out(self, call: _Call, send: Send, flight: Flight) -> ChatReply:
+        """Return the reply; one that another living process is about to get is waited for."""
+        while True:
+            try:
+                return await self._tried(call, send, flight)
+            except CallElsewhere:
+                await self._clock.sleep(ELSEWHERE_S)
+
+    async def _tried(self, call: _Call, send: Send, flight: Flight) -> ChatReply:
         known = await self._store.known_call(call.call_id)
         request_sha256 = digest(call.request)
         if known is not None and known.request_sha256 != request_sha256:
             raise _reused()
         if known is not None and known.reply is not None:
             return known.reply
+        if known is not None and known.is_elsewhere:
+            raise CallElsewhere(call.call_id)
         first = 1 if known is None else known.tries + 1
         for try_no in range(first, first + call.retries):
             try:
@@ -171,41 +188,46 @@ class MeteredChat:
     async def _one_try(
         self, call: _Call, send: Send, try_no: int, request_sha256: str, flight: Flight
     ) -> ChatReply:
-        bill = call.bill
-        async with (
-            self._place(call.request.model, flight.says),
-            self._budgets.reserved(call.request, bill.run_id, call.budget_nanousd) as bound,
-        ):
-            start = CallStart(
-                call_id=call.call_id,
-                try_no=try_no,
-                bill=bill,
-                model=call.request.model,
-                request_sha256=request_sha256,
-                price_hash=self._price_hash,
-                started_at=self._clock.now(),
-            )
-            # Written twice it is one row; given up at once it might stay as a call without an end.
-            await self._written(partial(self._store.start_call, start), START_WAITS_S)
-            try:
-                reply = await send(bound, bill)
-            except ProviderError as error:
-                await self._close_failed(call, try_no, error)
-                raise
-            except BaseException as error:
-                # Cancelled, or a fault of ours after the request may have left: nobody knows.
-                cut = ProviderError(f"{type(error).__name__} while in flight", uncertain=True)
-                await asyncio.shield(self._close_failed(call, try_no, cut, is_leaving=True))
-                raise
-            return await self._close_answered(call, try_no, reply)
+        request, bill = call.request, call.bill
+        async with self._budgets.reserved(request, bill, call.budget_nanousd, flight.says) as hold:
+            while True:
+                async with self._place(request.model, flight.says):
+                    start = CallStart(
+                        call_id=call.call_id,
+                        try_no=try_no,
+                        bill=bill,
+                        model=request.model,
+                        request_sha256=request_sha256,
+                        price_hash=self._price_hash,
+                        started_at=self._clock.now(),
+                    )
+                    # Written twice it is one row; given up at once it might stay without an end.
+                    if await self._written(partial(hold.start, start), START_WAITS_S):
+                        return await self._sent(call, send, try_no, hold)
+                await hold.room()
+
+    async def _sent(self, call: _Call, send: Send, try_no: int, hold: Hold) -> ChatReply:
+        try:
+            reply = await send(hold.request, call.bill)
+        except ProviderError as error:
+            await self._close_failed(call, try_no, hold, error)
+            raise
+        except BaseException as error:
+            # Cancelled, or a fault of ours after the request may have left: nobody knows.
+            cut = ProviderError(f"{type(error).__name__} while in flight", uncertain=True)
+            await asyncio.shield(self._close_failed(call, try_no, hold, cut, is_leaving=True))
+            raise
+        return await self._close_answered(call, try_no, hold, reply)
 
     def _place(self, model: str, waiting: Waiting) -> Place:
         return nullcontext() if self._bounded is None else self._bounded.place(model, waiting)
 
-    async def _close_answered(self, call: _Call, try_no: int, reply: ChatReply) -> ChatReply:
+    async def _close_answered(
+        self, call: _Call, try_no: int, hold: Hold, reply: ChatReply
+    ) -> ChatReply:
         usage = self._counted(call.request, reply)
         counted = reply.evolve(usage=usage)
-        await self._finish(call, try_no, "ok", usage, reply=counted)
+        await self._finish(call, try_no, hold, "ok", usage, reply=counted)
         return counted
 
     def _counted(self, request: ChatRequest, reply: ChatReply) -> Usage:
@@ -219,7 +241,13 @@ class MeteredChat:
         return usage
 
     async def _close_failed(
-        self, call: _Call, try_no: int, error: ProviderError, *, is_leaving: bool = False
+        self,
+        call: _Call,
+        try_no: int,
+        hold: Hold,
+        error: ProviderError,
+        *,
+        is_leaving: bool = False,
     ) -> None:
         rejected = error.kind is FailureKind.PROVIDER_REJECTED
         outcome: CallOutcome = "rejected" if rejected else "unavailable"
@@ -228,12 +256,13 @@ class MeteredChat:
             outcome, usage = "ambiguous", estimated_usage(call.request, None)
         if is_offline(call.request.model):
             usage = usage.evolve(source="offline")
-        await self._finish(call, try_no, outcome, usage, error=error, is_leaving=is_leaving)
+        await self._finish(call, try_no, hold, outcome, usage, error=error, is_leaving=is_leaving)
 
     async def _finish(
         self,
         call: _Call,
         try_no: int,
+        hold: Hold,
         outcome: CallOutcome,
         usage: Usage,
         *,
@@ -260,20 +289,18 @@ class MeteredChat:
             detail=error.detail if error else "",
             reply=reply,
         )
-        waits_s = () if is_leaving else FINISH_WAITS_S
-        await self._written(partial(self._store.finish_call, row), waits_s)
+        waits_s: Iterable[float] = (
+            () if is_leaving else chain(FINISH_WAITS_S, repeat(LONGEST_WAIT_S))
+        )
+        await self._written(partial(hold.finish, row), waits_s)
 
-    async def _written(
-        self, write: Callable[[], Awaitable[None]], waits_s: Sequence[float]
-    ) -> None:
+    async def _written(self, write: Callable[[], Awaitable[T]], waits_s: Iterable[float]) -> T:
         for wait_s in waits_s:
             try:
-                await write()
+                return await write()
             except StoreError:
                 await self._clock.sleep(wait_s)
-            else:
-                return
-        await write()
+        return await write()
 
     def _streaming_into(self, queue: asyncio.Queue[dict[str, Any] | None]) -> Send:
         async def send(request: ChatRequest, bill: Bill) -> ChatReply:
