@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -65,8 +65,11 @@ def _version(path: Path) -> int:
 
 
 @contextmanager
-def running_postgresql() -> Iterator[Server]:
-    """Start a server that keeps nothing on disk for long; stop it at the end of the block."""
+def running_postgresql(settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """Start a server that keeps nothing on disk for long; stop it at the end of the block.
+
+    settings: instead of those of the tests.
+    """
     folder = Path(tempfile.mkdtemp(prefix="fde-pg-"))
     try:
         who = _unprivileged()
@@ -80,17 +83,22 @@ def running_postgresql() -> Iterator[Server]:
             timeout=START_S,
             cwd=folder,
         )
-        with started(folder, who) as server:
+        with started(folder, who, settings) as server:
             yield server
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def started(folder: Path, who: tuple[int, int] | None = None) -> Iterator[Server]:
+def started(
+    folder: Path,
+    who: tuple[int, int] | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
     """Start a server on a folder that was prepared."""
     who = who or _unprivileged()
-    options = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
+    chosen = SETTINGS | dict(settings or {})
+    options = [word for name, value in chosen.items() for word in ("-c", f"{name}={value}")]
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
             [

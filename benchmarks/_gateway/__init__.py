@@ -1,0 +1,1 @@
+"""The processes and the load of `benchmarks.gateway`."""
