@@ -51,8 +51,9 @@ def demo(
     if dry_run:
         wait_for(show_plan(chosen, spec, json_=json_))
         return
-    work = carried_out(chosen, spec, unsafe=unsafe, html=html)
-    finish(wait_for(work, go_on=resuming(spec.name, profile, engine)), spec.name, json_=json_)
+    go_on = resuming(spec.name, profile, engine)
+    work = carried_out(chosen, spec, unsafe=unsafe, html=html, go_on=go_on)
+    finish(wait_for(work, go_on=go_on), spec.name, json_=json_)
 
 
 def named(spec: SweepSpec, profile: Profile, *, fresh: bool) -> SweepSpec:

@@ -27,7 +27,14 @@ _OF_A_COMMAND = ("No such option: --profile", "No such option: --json")
 
 
 class Interrupted(FdeRayError):
-    """The person stopped the command; the text says how to go on."""
+    """The person stopped the command. go_on: the command that goes on with the work."""
+
+    def __init__(self, go_on: str = "") -> None:
+        hint = f"; nothing is lost, go on with: {go_on}" if go_on else ""
+        super().__init__(f"interrupted{hint}")
+
+    def told(self) -> int:
+        return complain(str(self), INTERRUPTED)
 
 
 def ended(command: Callable[[], Any]) -> int:
@@ -40,8 +47,10 @@ def ended(command: Callable[[], Any]) -> int:
         return _misused(error)
     except UserError as error:
         return complain(str(error), error.exit_code)
-    except (Interrupted, typer.Abort, KeyboardInterrupt) as error:
-        return complain(str(error) or "interrupted", INTERRUPTED)
+    except Interrupted as error:
+        return error.told()
+    except (typer.Abort, KeyboardInterrupt):
+        return Interrupted().told()
     except FdeRayError as error:
         return complain(str(error), FAILED)
     except BrokenPipeError:

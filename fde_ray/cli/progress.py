@@ -38,6 +38,10 @@ class ProgressLine:
     ) -> None:
         if self._text != self._printed:
             self._print()
+        self.end()
+
+    def end(self) -> None:
+        """Let what follows begin on a line of its own."""
         if self._live and self._printed:
             self._stream.write("\n")
             self._stream.flush()

@@ -24,9 +24,12 @@ class Outcome(NamedTuple):
 
 
 async def carried_out(
-    profile: Profile, spec: SweepSpec, *, unsafe: bool, html: Path | None = None
+    profile: Profile, spec: SweepSpec, *, unsafe: bool, go_on: str, html: Path | None = None
 ) -> Outcome:
-    """Submit and run a sweep. One that was paused or cancelled goes on."""
+    """Submit and run a sweep. One that was paused or cancelled goes on.
+
+    go_on: the command that goes on with it after an interruption.
+    """
     from fde_ray.engine.controller import Controller
 
     from .report import place_for
@@ -42,10 +45,10 @@ async def carried_out(
         await controller.submit(spec)
         # Stored before: go on. New: try what another sweep, sharing its runs, had set aside.
         await controller.resume(spec.name)
-        return await _run_here(runtime, spec.name, html)
+        return await _run_here(runtime, spec.name, html, go_on)
 
 
-async def resumed(profile: Profile, name: str, *, unsafe: bool) -> Outcome:
+async def resumed(profile: Profile, name: str, *, unsafe: bool, go_on: str) -> Outcome:
     from fde_ray.engine.controller import Controller
 
     from .setting import system
@@ -55,7 +58,7 @@ async def resumed(profile: Profile, name: str, *, unsafe: bool) -> Outcome:
         await controller.status(name)
         await runtime.sandbox.probe()
         await controller.resume(name)
-        return await _run_here(runtime, name, None)
+        return await _run_here(runtime, name, None, go_on)
 
 
 async def _refuse_if_held(runtime: Runtime) -> None:
@@ -69,9 +72,10 @@ async def _refuse_if_held(runtime: Runtime) -> None:
     await runtime.store.refuse_if_held()
 
 
-async def _run_here(runtime: Runtime, name: str, html: Path | None) -> Outcome:
+async def _run_here(runtime: Runtime, name: str, html: Path | None, go_on: str) -> Outcome:
     from fde_ray.engine.campaign import carried_out as run_to_end
 
+    from .exits import Interrupted
     from .output import note
     from .progress import ProgressLine
     from .report import written
@@ -81,7 +85,12 @@ async def _run_here(runtime: Runtime, name: str, html: Path | None) -> Outcome:
     if runtime.profile.engine == "ray":
         note("connecting to Ray, which takes some seconds ...")
     with ProgressLine() as line:
-        (status,) = await run_to_end(runtime, [name], line.show)
+
+        def given_up() -> int:
+            line.end()
+            return Interrupted(go_on).told()
+
+        (status,) = await run_to_end(runtime, [name], line.show, given_up)
     summary, page = await written(runtime, name, html)
     return Outcome(summary, page, status.is_complete)
 

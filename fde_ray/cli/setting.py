@@ -175,5 +175,4 @@ def wait_for(work: Coroutine[Any, Any, T], *, go_on: str = "") -> T:
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:
-        hint = f"; nothing is lost, go on with: {go_on}" if go_on else ""
-        raise Interrupted(f"interrupted{hint}") from None
+        raise Interrupted(go_on) from None

@@ -126,8 +126,9 @@ def submit(
         note(f"next: {resuming(name, profile, engine)}")
         return
     wait_for(warn(chosen))
-    work = carried_out(chosen, document, unsafe=unsafe, html=html)
-    finish(wait_for(work, go_on=resuming(name, profile, engine)), name, json_=json_)
+    go_on = resuming(name, profile, engine)
+    work = carried_out(chosen, document, unsafe=unsafe, html=html, go_on=go_on)
+    finish(wait_for(work, go_on=go_on), name, json_=json_)
 
 
 @app.command()
@@ -150,8 +151,9 @@ def resume(
 
     chosen = profile_from(profile, engine=engine)
     wait_for(warn(chosen))
-    work = resumed(chosen, name, unsafe=unsafe)
-    finish(wait_for(work, go_on=resuming(name, profile, engine)), name, json_=json_)
+    go_on = resuming(name, profile, engine)
+    work = resumed(chosen, name, unsafe=unsafe, go_on=go_on)
+    finish(wait_for(work, go_on=go_on), name, json_=json_)
 
 
 @app.command()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NamedTuple, Protocol
 
 from fde_ray.model.result import CostLine
@@ -51,9 +51,16 @@ Watch = Callable[[Progress], None]
 
 
 async def carried_out(
-    runtime: Runtime, names: Sequence[str], watch: Watch | None = None
+    runtime: Runtime,
+    names: Sequence[str],
+    watch: Watch | None = None,
+    given_up: Callable[[], int] | None = None,
 ) -> tuple[SweepStatus, ...]:
-    """Work until every run of the named sweeps has ended; return their last status."""
+    """Work until every run of the named sweeps has ended; return their last status.
+
+    given_up: says the last words and returns the exit code of a process that a signal ends while
+    Ray starts; None = signals do what they did before.
+    """
     controller, began = Controller(runtime), runtime.clock.now()
 
     async def is_done() -> bool:
@@ -62,7 +69,7 @@ async def carried_out(
     if not await is_done():
         for name in names:
             await controller.check(name)
-        async with engine_of(runtime) as engine:
+        async with engine_of(runtime, given_up) as engine:
             await controller.pause_unfit(names)
             watching = asyncio.create_task(_watched(controller, names, watch), name="progress")
             try:
@@ -78,16 +85,28 @@ async def carried_out(
     return tuple([await controller.status(name) for name in names])
 
 
-def engine_of(runtime: Runtime) -> AbstractAsyncContextManager[Engine]:
+def engine_of(
+    runtime: Runtime, given_up: Callable[[], int] | None = None
+) -> AbstractAsyncContextManager[Engine]:
     """Return the engine that the profile names, ready to be entered."""
     if runtime.profile.engine == "inline":
         return inline_engine(runtime)
+    return _ray_engine(runtime, given_up)
+
+
+@asynccontextmanager
+async def _ray_engine(
+    runtime: Runtime, given_up: Callable[[], int] | None
+) -> AsyncIterator[Engine]:
     from .ray.environment import set_environment
+    from .ray.starting import Starting
 
-    set_environment(runtime.home.root)
-    from .ray.engine import ray_engine
+    with Starting(runtime.home.root, given_up) as starting:
+        set_environment(runtime.home.root)
+        from .ray.engine import ray_engine
 
-    return ray_engine(runtime)
+        async with ray_engine(runtime, starting) as engine:
+            yield engine
 
 
 async def progress_of(controller: Controller, names: Sequence[str], elapsed_s: float) -> Progress:

@@ -16,6 +16,7 @@ from typing import Any
 from fde_ray.model.errors import UserError, shortened
 
 from .leftovers import alone, is_joined, ray_folder, reap, record, temp_folder
+from .starting import Starting
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ REACHED_WITHIN_S = 10.0
 
 
 @contextmanager
-def cluster(home: Path, environ: Mapping[str, str]) -> Iterator[None]:
+def cluster(home: Path, environ: Mapping[str, str], starting: Starting) -> Iterator[None]:
     """Be connected to a Ray inside the block.
 
     UserError when it cannot be started or reached. Call it in the main thread: a Ray that a thread
@@ -32,6 +33,7 @@ def cluster(home: Path, environ: Mapping[str, str]) -> Iterator[None]:
     """
     folder = ray_folder(home)
     with alone(folder):
+        starting.is_ours = True
         reap(folder)
         with _joined(folder, environ["RAY_ADDRESS"]) if is_joined(environ) else _local(folder):
             yield

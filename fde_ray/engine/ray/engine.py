@@ -29,6 +29,7 @@ from .actors import AWAY_FROM_HEAD, RayHirer
 from .cluster import cluster
 from .handles import ActorHandle
 from .leftovers import clear, is_joined
+from .starting import Starting
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +41,8 @@ _WELL = ("idle", "working")
 class RayEngine:
     """One fleet, begun and ended with `run`."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime, self._store = runtime, runtime.store
+    def __init__(self, runtime: Runtime, starting: Starting) -> None:
+        self._runtime, self._store, self._starting = runtime, runtime.store, starting
         self._patience = Patience(runtime.clock)
 
     async def run(
@@ -53,7 +54,7 @@ class RayEngine:
         """
         config = await self._config(sweeps)
         steward = await RayHirer(config, label()).steward()
-        kicks = asyncio.create_task(_kicked(steward), name="kicks")
+        kicks = asyncio.create_task(_kicked(steward, self._starting.over), name="kicks")
         try:
             async with breathing(self._runtime) as breaths:
                 with self._store.changed.watch(("sweeps",)) as news:
@@ -63,6 +64,7 @@ class RayEngine:
                                 breath.result()
                         await woken(news, POLL_S)
         finally:
+            self._starting.over()
             kicks.cancel()
             await asyncio.gather(kicks, return_exceptions=True)
             await self._ended(config, steward)
@@ -97,7 +99,7 @@ class RayEngine:
 
 
 @asynccontextmanager
-async def ray_engine(runtime: Runtime) -> AsyncIterator[RayEngine]:
+async def ray_engine(runtime: Runtime, starting: Starting) -> AsyncIterator[RayEngine]:
     """Be connected to Ray and serve the planes inside the block.
 
     UserError when Ray cannot be had, or another process carries out sweeps of this store.
@@ -108,10 +110,12 @@ async def ray_engine(runtime: Runtime) -> AsyncIterator[RayEngine]:
         clear(runtime.home.root)
         await runtime.store.refuse_if_held()
     dead_after_s = LONGEST_CALL_S if may_others_live else 0.0
-    with cluster(runtime.home.root, os.environ):
+    with cluster(runtime.home.root, os.environ, starting):
+        if may_others_live:
+            starting.over()  # members that live on there have to be told to go
         await runtime.store.close_ambiguous(older_than_s=dead_after_s)
         async with served_planes(runtime):
-            yield RayEngine(runtime)
+            yield RayEngine(runtime, starting)
         await runtime.store.close_ambiguous(older_than_s=dead_after_s)
 
 
@@ -128,11 +132,14 @@ def label() -> str | None:
     return next((one[AWAY_FROM_HEAD] for one in labels if AWAY_FROM_HEAD in one), None)
 
 
-async def _kicked(steward: ActorHandle) -> None:
+async def _kicked(steward: ActorHandle, at_work: Callable[[], None]) -> None:
+    """at_work: told when a member of the crew is."""
     while True:
         try:
-            told = [await steward.kick(), *await steward.crew()]
-            for vitals in told:
+            own, crew = await steward.kick(), await steward.crew()
+            if any(vitals.state == "working" for vitals in crew):
+                at_work()
+            for vitals in (own, *crew):
                 if vitals.state not in _WELL:
                     fields = {"member": vitals.name, "state": vitals.state}
                     log.warning("member_troubled", extra=fields)
