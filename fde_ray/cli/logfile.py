@@ -59,3 +59,19 @@ def logged_to(path: Path) -> Iterator[None]:
         handler.close()
         if handler.error_count:
             note(f"note: {handler.error_count} errors were logged in {path}")
+
+
+@contextmanager
+def logged_to_stderr() -> Iterator[None]:
+    """Log to stderr inside the block, for processes whose output somebody else collects."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter())
+    root, own = logging.getLogger(), logging.getLogger("fde_ray")
+    before = own.level
+    root.addHandler(handler)
+    own.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        own.setLevel(before)
+        root.removeHandler(handler)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import case, comparing, demo, doctor, report, results, run, store, sweep
+from . import case, comparing, demo, doctor, report, results, run, serve, store, sweep
 from .exits import ended
 from .output import readable
 
@@ -35,6 +35,7 @@ app.command(name="report")(report.report)
 app.command(name="cost")(report.cost)
 app.add_typer(case.app, name="case")
 app.add_typer(store.app, name="store")
+app.add_typer(serve.app, name="serve")
 app.command(name="doctor")(doctor.doctor)
 
 

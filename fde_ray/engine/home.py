@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from fde_ray.model.errors import UserError
 from fde_ray.model.profile import Profile
@@ -70,6 +70,13 @@ def home_of(profile: Profile, environ: Mapping[str, str]) -> Home:
     if not os.access(root, os.W_OK):
         raise UserError(f"the state folder {root} is not writable; set FDE_RAY_HOME")
     return home
+
+
+def plane_address(profile: Profile, home: Home, role: Literal["solve", "extract"]) -> str:
+    """Return where sessions of this role reach their plane."""
+    if role == "solve":
+        return profile.planes.run or f"unix:{home.run_plane}"
+    return profile.planes.grade or f"unix:{home.grade_plane}"
 
 
 def _sockets(root: Path) -> Path:

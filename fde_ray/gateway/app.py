@@ -189,10 +189,11 @@ class PlaneRoutes:
 
     async def put_part(self, request: Request) -> Response:
         bearer, seq = bearer_of(request), _number(request, "seq")
-        data = await body_of(request, MAX_PART_BYTES)
         sha256 = request.query_params.get("sha256", "")
         snapshot = request.path_params["snapshot"]
-        await self._plane.put_part(bearer, snapshot, seq, sha256, data)
+        async with self._plane.uploading(bearer):
+            data = await body_of(request, MAX_PART_BYTES)
+            await self._plane.put_part(bearer, snapshot, seq, sha256, data)
         return json_response({})
 
     async def commit(self, request: Request) -> Response:

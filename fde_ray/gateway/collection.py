@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from fde_ray.model.base import canonical_json, sha256_hex
 from fde_ray.model.errors import Refusal
@@ -18,6 +20,10 @@ from .ports import Session
 MAX_PART_BYTES = 16 * 2**20
 MAX_EVENTS_BYTES = 8 * 2**20
 MAX_PARTS = 100_000
+MAX_UPLOADS = 16
+"""Parts in memory at once, of all sessions; further ones wait with their bodies unread."""
+UPLOAD_S = 300.0
+"""For one part, from its first byte until it is stored."""
 MAX_EVENT_FILES = 100_000
 _SNAPSHOT = re.compile(r"[a-z0-9-]{1,40}")
 
@@ -25,6 +31,28 @@ _SNAPSHOT = re.compile(r"[a-z0-9-]{1,40}")
 class Collection:
     def __init__(self, store: RunStore, objects: ObjectStore, tenant: str) -> None:
         self._store, self._objects, self._tenant = store, objects, tenant
+        self._taken: set[str] = set()
+        self._places = asyncio.Semaphore(MAX_UPLOADS)
+
+    @asynccontextmanager
+    async def place(self, subject: str) -> AsyncIterator[None]:
+        """Hold the memory for one part inside the block: one a session, some in all.
+
+        Refusal to a second part of a session, and to an upload that comes to a standstill; both may
+        be sent again.
+        """
+        if subject in self._taken:
+            reason = "a part of this session is on its way"
+            raise Refusal(429, Fault.OURS, reason, code="upload_busy", retry_after_s=1.0)
+        self._taken.add(subject)
+        try:
+            async with self._places, asyncio.timeout(UPLOAD_S):
+                yield
+        except TimeoutError as error:
+            reason = f"the part did not come within {UPLOAD_S:g} s"
+            raise Refusal(408, Fault.OURS, reason, code="upload_slow", retry_after_s=1.0) from error
+        finally:
+            self._taken.discard(subject)
 
     async def put_part(
         self, session: Session, snapshot: str, seq: int, sha256: str, data: bytes

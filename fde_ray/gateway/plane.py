@@ -11,6 +11,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from fde_ray.model.chat import ChatReply
@@ -89,6 +90,8 @@ class Plane:
         self._collection = Collection(store, objects, tenant)
         self._calls = AgentCalls(calls, self.open_turns, self.clocks)
         self._replica = secrets.token_hex(8)
+        self.breathed_at: float | None = None
+        """When liveness was last written; None = not yet."""
 
     # tokens
 
@@ -185,6 +188,13 @@ class Plane:
 
     # collection
 
+    @asynccontextmanager
+    async def uploading(self, bearer: str) -> AsyncIterator[None]:
+        """Take in one part inside the block; its body is read only there."""
+        session = (await self._caller(bearer, Action.COLLECT)).session
+        async with self._collection.place(session.subject):
+            yield
+
     async def put_part(
         self, bearer: str, snapshot: str, seq: int, sha256: str, data: bytes
     ) -> None:
@@ -245,10 +255,15 @@ class Plane:
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
 
+    def leave(self) -> None:
+        """Keep nobody waiting for a reply to a turn any more; everything else is served as ever."""
+        self._turns.leave()
+
     async def _live(self) -> None:
         while True:
             try:
                 await self.clocks.breathe(self._replica)
+                self.breathed_at = self._clock.now()
             except StoreError as error:
                 log.warning("liveness_not_written", extra={"reason": error.detail})
             await self._clock.sleep(BREATH_S)

@@ -41,32 +41,62 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def served_on_socket(app: FastAPI, path: Path) -> AsyncIterator[None]:
+async def served_on_socket(
+    app: FastAPI, path: Path, *, grace_s: float | None = None
+) -> AsyncIterator[None]:
     """Serve inside the block on a socket file of mode 0600, removed at the end.
 
+    grace_s: how long requests that are open at the end may take; None = seconds.
     UserError if another process serves there; the file of a dead process is replaced.
     """
     listener = unix_listener(path)
     identity = _identity(path)
     try:
-        async with _served(app, listener):
+        async with _served(app, listener, grace_s):
             yield
     finally:
         _remove_if_ours(path, identity)
 
 
 @asynccontextmanager
-async def served_on_port(app: FastAPI, host: str, port: int = 0) -> AsyncIterator[int]:
+async def served_at(
+    app: FastAPI, address: str, *, grace_s: float | None = None
+) -> AsyncIterator[str]:
+    """Serve inside the block on `host:port` or `unix:/path`; yields what was bound."""
+    if address.startswith("unix:"):
+        path = Path(os.path.abspath(address.removeprefix("unix:")))
+        async with served_on_socket(app, path, grace_s=grace_s):
+            yield f"unix:{path}"
+        return
+    host, port = host_and_port(address)
+    async with served_on_port(app, host, port, grace_s=grace_s) as bound:
+        yield f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return both of `host:port`; `[::1]:80` is IPv6. UserError for anything else."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise UserError(f"{address!r} is no place to listen on; write host:port or unix:/path")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+@asynccontextmanager
+async def served_on_port(
+    app: FastAPI, host: str, port: int = 0, *, grace_s: float | None = None
+) -> AsyncIterator[int]:
     """Serve inside the block on TCP; yields the port (0 asks for a free one)."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise UserError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        where = f"{host}:{port}"
+        raise UserError(f"cannot listen on {where}: {error.strerror or error}") from error
     bound = int(listener.getsockname()[1])
-    async with _served(app, listener):
+    async with _served(app, listener, grace_s):
         yield bound
 
 
@@ -134,7 +164,9 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 @asynccontextmanager
-async def _served(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
+async def _served(
+    app: FastAPI, listener: socket.socket, grace_s: float | None
+) -> AsyncIterator[None]:
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -143,7 +175,7 @@ async def _served(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
         ws="none",
         loop="none",
         server_header=False,
-        timeout_graceful_shutdown=GRACE_S,
+        timeout_graceful_shutdown=GRACE_S if grace_s is None else round(grace_s),
         backlog=BACKLOG,
     )
     server = _Server(config)

@@ -19,6 +19,7 @@ from .open_turns import OpenTurns
 from .ports import Session
 
 LONGEST_WAIT_S = 60.0
+LEAVING = ("leaving",)
 PENDING = TurnReply(status="pending")
 
 
@@ -28,6 +29,12 @@ class Turns:
     ) -> None:
         self._store, self._clocks, self._clock = store, clocks, clock
         self._open = open_turns
+        self._is_leaving = False
+
+    def leave(self) -> None:
+        """Answer those who wait with `pending`, now and later: the process is about to end."""
+        self._is_leaving = True
+        self._store.changed.notify([LEAVING])
 
     async def post(self, session: Session, request: TurnRequest) -> TurnReply:
         """Record the turn and return the reply if it is there already."""
@@ -49,13 +56,13 @@ class Turns:
         """
         subject, loop = session.subject, asyncio.get_running_loop()
         deadline = loop.time() + min(max(wait_s, 0.0), LONGEST_WAIT_S)
-        with self._store.changed.watch(("turn", subject)) as changed:
+        with self._store.changed.watch(("turn", subject), LEAVING) as changed:
             while True:
                 known = await self._known(subject, turn_no)
                 if known is None:
                     raise Refusal(404, Fault.AGENT, "no such turn", code="unknown_turn")
                 reply = await self._reply(session, known)
-                left = deadline - loop.time()
+                left = 0.0 if self._is_leaving else deadline - loop.time()
                 if reply is not None or left <= 0:
                     return reply or PENDING
                 await woken(changed, left)

@@ -124,6 +124,13 @@ class MeteredChat:
             for chunk in chunks_of(reply, self._clock.now()):
                 yield chunk
 
+    async def landed(self, patience_s: float) -> int:
+        """Wait for the calls in flight; return how many are left after `patience_s`."""
+        tasks = [flight.task for flight in self._flights.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=patience_s)
+        return len(self._flights)
+
     async def aclose(self) -> None:
         """End all calls in flight; each is closed as ambiguous."""
         tasks = [flight.task for flight in self._flights.values()]

@@ -1,0 +1,170 @@
+"""One plane as a process of its own: `fde-ray serve`. Any number of them share the stores.
+
+It is ready once it has reached the run store. Asked to end, it first says that it is not ready,
+lets long polls go, finishes what is in flight, gives back what it holds, and then ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastapi import FastAPI
+
+from fde_ray.gateway.admin import Health, admin_app
+from fde_ray.gateway.app import grade_plane_app, run_plane_app
+from fde_ray.gateway.bulk import ingest_app, lean_run_plane_app
+from fde_ray.gateway.control import control_plane_app
+from fde_ray.gateway.plane import Plane
+from fde_ray.gateway.serve import served_at
+from fde_ray.model.chat import Bill, ChatReply, ChatRequest
+from fde_ray.model.errors import ProviderError, UserError
+from fde_ray.model.profile import Profile
+
+from .controller import Controller
+from .home import Home
+from .runtime import Runtime, opened_runtime
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.2
+LONGEST_CALL_S = 1800.0
+"""How long a shim waits for one call (`shim.relay`)."""
+
+
+class PlaneKind(StrEnum):
+    RUN = "run-plane"
+    INGEST = "ingest"
+    GRADE = "grade-plane"
+    CONTROL = "control-plane"
+
+
+class Serving(NamedTuple):
+    """Where and how one process serves. Addresses are `host:port` or `unix:/path`.
+
+    admin: readiness and metrics; pods must not reach it.
+    grace_s: how long calls in flight may take once the process was asked to end.
+    notice_s: between saying that it is not ready and taking no more, so that balancers learn it.
+    """
+
+    kind: PlaneKind
+    listen: str
+    admin: str
+    grace_s: float = LONGEST_CALL_S
+    notice_s: float = 0.0
+
+
+def default_addresses(kind: PlaneKind, home: Home) -> tuple[str, str]:
+    """Return the sockets of the state folder that a process of this kind listens on."""
+    name = kind.value.partition("-")[0]
+    folder: Path = home.sockets
+    return f"unix:{folder / f'{name}.sock'}", f"unix:{folder / f'{name}.admin.sock'}"
+
+
+class NoModels:
+    """For processes that hold no provider's key and call no model."""
+
+    async def complete(self, request: ChatRequest, bill: Bill) -> ChatReply:
+        raise ProviderError("this process calls no models", status=404)
+
+    async def stream(self, request: ChatRequest, bill: Bill) -> AsyncIterator[dict[str, Any]]:
+        yield (await self.complete(request, bill)).message
+
+    async def aclose(self) -> None:
+        """There is nothing to close."""
+
+
+class PlaneProcess:
+    """`run` serves until `end` is set; `health` tells how it stands."""
+
+    def __init__(self, runtime: Runtime, serving: Serving) -> None:
+        self._runtime, self._serving = runtime, serving
+        self._plane = _plane_of(runtime, serving.kind)
+        self.health = Health(self._silent_s)
+        self.addresses: tuple[str, str] | None = None
+        """What was bound, for pods and for operators; None = nothing yet."""
+
+    async def run(self, end: asyncio.Event, ready: Callable[[], None] = lambda: None) -> None:
+        """ready: called once pods are served."""
+        serving = self._serving
+        async with self._living(), served_at(admin_app(self.health), serving.admin) as admin:
+            await self._reached()
+            app = self._app()
+            async with served_at(app, serving.listen, grace_s=serving.grace_s) as bound:
+                self.addresses = (bound, admin)
+                log.info("serving", extra={"plane": serving.kind.value, "at": bound})
+                ready()
+                await end.wait()
+                self.health.leave()
+                await asyncio.sleep(serving.notice_s)
+                if self._plane is not None:
+                    self._plane.leave()
+            await self._landed()
+        log.info("left", extra={"plane": serving.kind.value})
+
+    def _app(self) -> FastAPI:
+        runtime, plane, clock = self._runtime, self._plane, self._runtime.clock
+        if plane is None:
+            submit = Controller(runtime).submit
+            return control_plane_app(runtime.store, runtime.objects, submit, tenant=runtime.tenant)
+        if self._serving.kind is PlaneKind.GRADE:
+            return grade_plane_app(plane, clock)
+        if self._serving.kind is PlaneKind.INGEST:
+            return ingest_app(plane, clock)
+        is_lean = runtime.profile.planes.ingest is not None
+        return lean_run_plane_app(plane, clock) if is_lean else run_plane_app(plane, clock)
+
+    @asynccontextmanager
+    async def _living(self) -> AsyncIterator[None]:
+        """Write liveness inside the block, where agents' clocks depend on it."""
+        plane = self._plane
+        if plane is None or self._serving.kind is PlaneKind.INGEST:
+            yield
+            return
+        task = asyncio.create_task(plane.breathe(), name="liveness")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _reached(self) -> None:
+        """Wait until the store was written to; a breath goes on trying."""
+        while self.health.reason is not None:  # noqa: ASYNC110 - liveness has no event
+            await asyncio.sleep(POLL_S)
+
+    async def _landed(self) -> None:
+        """Wait for calls whose callers have left: a provider charges for them."""
+        left = await self._runtime.calls.landed(self._serving.grace_s)
+        if left:
+            log.warning("calls_cut", extra={"count": left})
+
+    def _silent_s(self) -> float | None:
+        plane = self._plane
+        if plane is None or self._serving.kind is PlaneKind.INGEST:
+            return 0.0
+        if plane.breathed_at is None:
+            return None
+        return max(0.0, self._runtime.clock.now() - plane.breathed_at)
+
+
+def _plane_of(runtime: Runtime, kind: PlaneKind) -> Plane | None:
+    if kind is PlaneKind.CONTROL:
+        return None
+    return runtime.grade_plane if kind is PlaneKind.GRADE else runtime.run_plane
+
+
+@asynccontextmanager
+async def opened_process(profile: Profile, serving: Serving) -> AsyncIterator[PlaneProcess]:
+    """Open the stores of a process inside the block."""
+    if serving.kind is PlaneKind.INGEST and profile.planes.ingest is None:
+        raise UserError("name the ingest's address in the profile (planes.ingest): shims need it")
+    calls_models = serving.kind in (PlaneKind.RUN, PlaneKind.GRADE)
+    chat = None if calls_models else NoModels()
+    async with opened_runtime(profile, chat=chat) as runtime:
+        yield PlaneProcess(runtime, serving)
