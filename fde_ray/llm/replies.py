@@ -125,7 +125,7 @@ _SURROGATE = re.compile(
 def _raise_inner_error(value: dict[str, Any]) -> None:
     """Some servers answer 200 with an error inside."""
     if value.get("error") and "choices" not in value:
-        raise unusable(f"the provider says: {_error_text(value['error'])}")
+        raise unusable(f"the provider says: {error_text(value['error'])}")
 
 
 def _message(body: bytes) -> str:
@@ -133,10 +133,10 @@ def _message(body: bytes) -> str:
         value = from_json(body)
     except ValueError:
         return body[:300].decode("utf-8", "replace")
-    return _error_text(value.get("error", value)) if isinstance(value, dict) else str(value)[:300]
+    return error_text(value.get("error", value)) if isinstance(value, dict) else str(value)[:300]
 
 
-def _error_text(error: Any) -> str:
+def error_text(error: Any) -> str:
     if isinstance(error, dict) and isinstance(error.get("message"), str):
         return str(error["message"])[:300]
     return str(error)[:300]

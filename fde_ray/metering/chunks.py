@@ -7,6 +7,23 @@ from typing import Any
 
 from fde_ray.model.chat import ChatReply, Usage
 
+_WRITES = "prompt_tokens_details.cache_creation"
+
+
+_PATHS = {
+    "prompt_tokens": ("prompt_tokens",),
+    "completion_tokens": ("completion_tokens",),
+    "cached_tokens": ("prompt_tokens_details.cached_tokens", "prompt_cache_hit_tokens"),
+    "cache_write_5m_tokens": (
+        f"{_WRITES}_token_details.ephemeral_5m_input_tokens",
+        f"{_WRITES}_tokens",
+        "prompt_tokens_details.cache_write_tokens",
+    ),
+    "cache_write_1h_tokens": (f"{_WRITES}_token_details.ephemeral_1h_input_tokens",),
+    "reasoning_tokens": ("completion_tokens_details.reasoning_tokens",),
+}
+"""Where servers say what; the first that holds a count is taken."""
+
 
 def usage_of(value: Any, source: str = "provider") -> Usage | None:
     """Return the usage object of a reply or chunk; None when it is absent or no such thing.
@@ -15,21 +32,32 @@ def usage_of(value: Any, source: str = "provider") -> Usage | None:
     """
     if not isinstance(value, dict):
         return None
-    counts = {
-        "prompt_tokens": value.get("prompt_tokens"),
-        "completion_tokens": value.get("completion_tokens"),
-        "cached_tokens": _inner(value, "prompt_tokens_details", "cached_tokens"),
-        "reasoning_tokens": _inner(value, "completion_tokens_details", "reasoning_tokens"),
-    }
-    good = {k: v for k, v in counts.items() if type(v) is int and 0 <= v < 2**53}
+    found = {field: _first(value, paths) for field, paths in _PATHS.items()}
+    good = {field: count for field, count in found.items() if count is not None}
     if not good:
         return None
+    if _is_reasoning_apart(value, good):
+        good["completion_tokens"] += good["reasoning_tokens"]
     return Usage.model_validate({**good, "source": source})
 
 
-def _inner(value: dict[str, Any], outer: str, name: str) -> Any:
-    part = value.get(outer)
-    return part.get(name) if isinstance(part, dict) else None
+def _first(value: dict[str, Any], paths: tuple[str, ...]) -> int | None:
+    counts = (_at(value, path) for path in paths)
+    return next((n for n in counts if type(n) is int and 0 <= n < 2**53), None)
+
+
+def _at(value: Any, path: str) -> Any:
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _is_reasoning_apart(value: dict[str, Any], counts: dict[str, int]) -> bool:
+    """Whether the total shows that the completion was counted without the reasoning."""
+    if not counts.keys() >= {"prompt_tokens", "completion_tokens", "reasoning_tokens"}:
+        return False
+    whole = counts["prompt_tokens"] + counts["completion_tokens"] + counts["reasoning_tokens"]
+    return counts["reasoning_tokens"] > 0 and value.get("total_tokens") == whole
 
 
 def usage_json(usage: Usage) -> dict[str, Any]:
