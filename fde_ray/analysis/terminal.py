@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fde_ray.model.wording import counted
+
 from . import display
 from .display import COLUMNS, Column
 from .foreign_text import safe_text
@@ -66,7 +68,8 @@ def headline(summary: SweepSummary) -> str:
     """Return one line: which sweeps, how many runs, what they cost."""
     names = safe_text(", ".join(summary.sweeps), limit=80) or "no sweep"
     cost = display.whole_cost(summary)
-    return f"{names}: {summary.scored} of {summary.planned} planned runs scored, cost {cost}"
+    planned = counted(summary.planned, "planned run")
+    return f"{names}: {summary.scored} of {planned} scored, cost {cost}"
 
 
 def fitting_columns(groups: Sequence[GroupSummary], width: int, *, gap: int = GAP) -> list[Column]:

@@ -17,6 +17,7 @@ async def checked_bucket(
     source: bucket.Source, sweep: str, *, parts: bool
 ) -> tuple[int, list[Finding]]:
     """Return how many results are sound, and all that is wrong. parts: workspaces as well."""
+    from fde_ray.model.wording import counted
     from fde_ray.store.errors import SweepMissing
     from fde_ray.store.pulls.checking import check_parts
     from fde_ray.store.results import read_results
@@ -43,7 +44,7 @@ async def checked_bucket(
                 async for found in checks:
                     findings += found
                     number += 1
-                    line.tell(f"{number}/{len(runs)} runs read")
+                    line.tell(f"{number}/{counted(len(runs), 'run')} read")
     return sound, findings
 
 

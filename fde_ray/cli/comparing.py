@@ -74,6 +74,7 @@ async def show_comparison(profile: Profile, name: str, spec: SweepSpec, *, json_
 async def replaced(profile: Profile, spec: SweepSpec) -> Replaced:
     """Put the spec in the place of the stored one, and tell what that kept."""
     from fde_ray.engine.submission import Submission
+    from fde_ray.model.wording import counted
 
     from .output import note
     from .setting import system
@@ -81,8 +82,9 @@ async def replaced(profile: Profile, spec: SweepSpec) -> Replaced:
     async with system(profile) as runtime:
         done = await Submission(runtime).replace(spec)
     if done.changed:
+        kept = counted(done.kept, "grade")
         note(
-            f"sweep {spec.name} has its new spec: {done.kept} grades kept, {done.added} to make or"
+            f"sweep {spec.name} has its new spec: {kept} kept, {done.added} to make or"
             f" shared, {done.released} let go"
         )
     else:

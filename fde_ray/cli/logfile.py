@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fde_ray.model.clock import utc
+from fde_ray.model.wording import counted
 
 from .output import note, safe
 
@@ -58,7 +59,7 @@ def logged_to(path: Path) -> Iterator[None]:
         root.removeHandler(handler)
         handler.close()
         if handler.error_count:
-            note(f"note: {handler.error_count} errors were logged in {path}")
+            note(f"note: {counted(handler.error_count, 'error')} logged in {path}")
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
+from fde_ray.model.wording import counted
+
 if TYPE_CHECKING:
     from fde_ray.engine.campaign import Progress
 
@@ -80,11 +82,11 @@ def described(progress: Progress) -> str:
     bad = sum(n for p, n in progress.phases.items() if p.value in ("quarantined", "cancelled"))
     cost = "cost unknown" if progress.cost_nanousd is None else dollars(progress.cost_nanousd)
     parts = [
-        f"{progress.graded}/{progress.planned} runs graded",
+        f"{progress.graded}/{counted(progress.planned, 'run')} graded",
         phases,
         f"{bad} set aside" if bad else "",
         *(f"{count} held: {cause.value}" for cause, count in sorted(progress.held.items())),
-        f"{progress.rounds} rounds answered",
+        f"{counted(progress.rounds, 'round')} answered",
         cost + (" (offline)" if progress.offline else ""),
         *progress.notices[:1],
     ]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fde_ray.model.wording import counted
+
 from . import bucket
 from .progress import ProgressLine
 
@@ -50,9 +52,9 @@ async def pulled(source: bucket.Source, order: Order) -> dict[str, Any]:
 
 def described(standing: Standing) -> str:
     parts = [
-        f"{standing.seen}/{standing.marked} ended runs seen",
-        f"{standing.results} results",
-        f"{standing.files} other files" if standing.files else "",
+        f"{standing.seen}/{counted(standing.marked, 'ended run')} seen",
+        counted(standing.results, "result"),
+        counted(standing.files, "other file") if standing.files else "",
         f"{standing.bytes_ / 2**20:.1f} MiB read",
     ]
     return " · ".join(part for part in parts if part)

@@ -114,6 +114,7 @@ def pull(
     Example: fde-ray results pull demo-1a2b3c4d --from s3://bench/lab --only workspaces
     --where case=017,system=good
     """
+    from fde_ray.model.wording import counted, is_or_are
     from fde_ray.store.pulls import Where, kinds_of
 
     from .output import emit_json, note, program, safe
@@ -128,8 +129,9 @@ def pull(
     if json_:
         emit_json(went)
     else:
-        counts = f"{went['written']} results written, {went['unchanged']} unchanged"
-        files = f"; {went['files_written']} other files" if went["files_written"] else ""
+        counts = f"{counted(went['written'], 'result')} written, {went['unchanged']} unchanged"
+        others = counted(went["files_written"], "other file")
+        files = f"; {others}" if went["files_written"] else ""
         note(f"{counts}{files}, in {went['folder']}")
         if where and not went["selected"]:
             note("no ended run fits --where")
@@ -137,7 +139,8 @@ def pull(
         for finding in went["findings"][:5]:
             note(safe(f"{finding['kind']}  {finding['key']}  {finding['reason']}"))
         see = f"{program()} results verify {sweep}{source.options}"
-        note(f"{went['missing']} are missing or spoilt; see: {see}")
+        lost = went["missing"]
+        note(f"{counted(lost, 'object')} {is_or_are(lost)} missing or spoilt; see: {see}")
         raise typer.Exit(1)
 
 
@@ -169,6 +172,8 @@ def verify(
 
     Example: fde-ray results verify demo-1a2b3c4d
     """
+    from fde_ray.model.wording import counted, is_or_are
+
     from .checks import checked_bucket, checked_folder
     from .output import emit_json, note, safe, say
     from .setting import wait_for
@@ -183,8 +188,8 @@ def verify(
     else:
         for finding in findings:
             say(safe(f"{finding.kind}  {finding.key}  {finding.reason}"))
-        what = "results" if pulled is None else "files"
-        note(f"{sound} {what} are sound, {len(findings)} objects are not")
+        good = counted(sound, "result" if pulled is None else "file")
+        note(f"{good} {is_or_are(sound)} sound, {len(findings)} {is_or_are(len(findings))} not")
     if findings:
         raise typer.Exit(1)
 
@@ -204,6 +209,8 @@ def compact(
 
     Example: fde-ray results compact demo-1a2b3c4d
     """
+    from fde_ray.model.wording import counted
+
     from .checks import compacted
     from .output import emit_json, note, safe
     from .setting import wait_for
@@ -212,7 +219,7 @@ def compact(
     if json_:
         emit_json(made)
     else:
-        note(f"{made.added} runs added, {made.covered} were there")
+        note(f"{counted(made.added, 'run')} added, {made.covered} there before")
         for finding in made.findings[:5]:
             note(safe(f"{finding.kind}  {finding.key}  {finding.reason}"))
     if made.findings:

@@ -86,13 +86,14 @@ async def _restored(profile: Profile) -> int:
 
 async def _rebuilt(profile: Profile, dry_run: bool) -> Rebuilt:
     from fde_ray.engine.rebuilding import Rebuilder
+    from fde_ray.model.wording import counted
 
     from .output import note
     from .setting import system
 
     def watch(done: int, of: int) -> None:
         if done % TOLD_EVERY == 0 or done == of:
-            note(f"{done} of {of} runs looked through")
+            note(f"{done} of {counted(of, 'run')} looked through")
 
     async with system(profile) as runtime:
         len(runtime.cases)  # a broken case package is told before anything is stored
@@ -101,6 +102,7 @@ async def _rebuilt(profile: Profile, dry_run: bool) -> Rebuilt:
 
 def _show(told: Rebuilt) -> None:
     from fde_ray.engine.rebuilding import NOT_IN_THE_BUCKET
+    from fde_ray.model.wording import counted
 
     from .output import note, program, safe, say, table
 
@@ -126,11 +128,14 @@ def _show(told: Rebuilt) -> None:
     if len(told.findings) > SHOWN:
         say(f"and {len(told.findings) - SHOWN} more; --json has all")
     if told.unknown_calls:
-        note(f"the cost of {told.unknown_calls} runs is unknown: some of their calls are not there")
+        runs = counted(told.unknown_calls, "run")
+        note(f"the cost of {runs} is unknown: some calls are not there")
     if told.living:
-        note(f"{len(told.living)} sessions still run for void attempts; the next fde-ray ends them")
+        sessions = counted(len(told.living), "session")
+        note(f"still at work for void attempts: {sessions}; the next fde-ray ends them")
     if told.strangers:
-        note(f"{len(told.strangers)} sessions run here for no run of these sweeps; left alone")
+        sessions = counted(len(told.strangers), "session")
+        note(f"at work here for no run of these sweeps: {sessions}, left alone")
     note(f"not in the bucket: {'; '.join(NOT_IN_THE_BUCKET)}")
     if told.dry_run:
         note(f"nothing is stored; to do it: {program()} store rebuild")

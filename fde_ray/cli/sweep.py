@@ -313,6 +313,7 @@ async def show_plan(profile: Profile, spec: SweepSpec, *, json_: bool) -> None:
     from collections import Counter
 
     from fde_ray.engine.controller import Controller
+    from fde_ray.model.wording import counted
 
     from .output import emit_json, note, program, say, table
     from .setting import system
@@ -343,7 +344,7 @@ async def show_plan(profile: Profile, spec: SweepSpec, *, json_: bool) -> None:
         ],
     )
     hours = spec.limits.time * len(plans) / 3600
-    say(f"{len(plans)} runs, at most {hours:,.1f} hours of agent time")
+    say(f"{counted(len(plans), 'run')}, at most {hours:,.1f} hours of agent time")
     note(f"nothing is stored yet; next: {program()} sweep submit, with the same arguments")
 
 

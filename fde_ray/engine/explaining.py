@@ -8,6 +8,7 @@ from fde_ray.model.clock import utc
 from fde_ray.model.failures import FAILURES, FailureKind
 from fde_ray.model.scheduling import Wait, WaitReason
 from fde_ray.model.states import GradeState, PauseCause, Phase, SolveEnd
+from fde_ray.model.wording import counted, is_or_are
 from fde_ray.store.runs import AttemptRow, SweepRun
 
 from .controller import Controller
@@ -108,7 +109,8 @@ async def _waiting(runtime: Runtime, sweep: str, wait: Wait | None) -> list[str]
     phases = await Controller(runtime).phases(sweep)
     ahead = phases[Phase.QUEUED]
     live = sum(n for phase, n in phases.items() if not phase.is_terminal) - ahead
-    said.append(f"{live} runs of the sweep are under way and {ahead} are queued.")
+    under_way = f"{counted(live, 'run')} of the sweep {is_or_are(live)} under way"
+    said.append(f"{under_way} and {ahead} {is_or_are(ahead)} queued.")
     return said
 
 
@@ -138,7 +140,8 @@ async def _working(runtime: Runtime, run: SweepRun, attempts: list[AttemptRow]) 
         tries = await runtime.store.attempts_of(run.run_id, "extract")
         closed = sum(one.state == "closed" for one in tries)
         if tries:
-            said.append(f"{closed} of {len(tries)} extraction tries have ended.")
+            every = counted(len(tries), "extraction try", "extraction tries")
+            said.append(f"{closed} of {every} ended.")
     return said
 
 

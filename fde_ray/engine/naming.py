@@ -86,7 +86,7 @@ def available(spec: SweepSpec, names: Names) -> SweepSpec:
     """Keep the cases and systems that are known here; UserError when none is left of either."""
     cases = tuple(case_id for case_id in spec.cases if case_id in names.cases)
     if not cases:
-        raise UserError(f"none of the {len(spec.cases)} cases of {spec.name!r} is here")
+        raise UserError(f"none of the cases of {spec.name!r} is here")
     kept = spec.evolve(cases=cases)
     bad = {fault.loc[1] for fault in name_faults(kept, names) if fault.loc[0] == "systems"}
     systems = [s.jsonable() for place, s in enumerate(kept.systems) if place not in bad]

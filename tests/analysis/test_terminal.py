@@ -102,7 +102,7 @@ def test_an_empty_sweep_has_a_leaderboard_too() -> None:
 
 def test_the_headline_tells_the_cost() -> None:
     found = summed(make_result(cost=(make_cost(cost=1_234_567_890),)))
-    assert headline(found) == "small: 1 of 1 planned runs scored, cost $1.2346"
+    assert headline(found) == "small: 1 of 1 planned run scored, cost $1.2346"
 
 
 def test_clarification_is_not_applicable_without_questions() -> None:

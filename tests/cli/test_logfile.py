@@ -28,7 +28,7 @@ def test_errors_are_counted_for_the_person(
         except ValueError:
             log.exception("internal_error")
     assert "ValueError: inside" in (tmp_path / "log").read_text()
-    assert capsys.readouterr().err == f"note: 1 errors were logged in {tmp_path / 'log'}\n"
+    assert capsys.readouterr().err == f"note: 1 error logged in {tmp_path / 'log'}\n"
 
 
 def test_silence_makes_no_file_and_leaves_no_handler(tmp_path: Path) -> None:

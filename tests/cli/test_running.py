@@ -47,7 +47,7 @@ def test_an_interrupted_sweep_goes_on_and_ends_with_all_results(
     with started(["sweep", "submit", spec, "--json"]) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if "runs graded" in line:  # the engine is at work
+            if " graded" in line:  # the engine is at work
                 process.send_signal(signal.SIGINT)
                 break
         out, err = process.communicate(timeout=LONG_ENOUGH_S)
@@ -77,7 +77,7 @@ def test_a_stored_sweep_waits_until_it_is_resumed(spec: Path, cli: CommandLine) 
     assert "paused" in cli("sweep", "status").out
     shown = cli("report", "mine")
     assert shown.code == 0
-    assert "0 of 1 planned runs scored" in shown.out
+    assert "0 of 1 planned run scored" in shown.out
     assert "no model call yet" in cli("cost", "mine").err
     assert "no fde-ray is at work" in cli("sweep", "cancel", "mine").err
     refused = cli("sweep", "pause", "mine")

@@ -31,7 +31,7 @@ def test_a_rebuild_tells_first_and_then_brings_the_sweep_back(lost: Path, cli: C
     done = cli("store", "rebuild")
     assert done.code == 0
     assert "mine" in done.out
-    assert "1 of 1 runs looked through" in done.err
+    assert "1 of 1 run looked through" in done.err
     assert "not in the bucket: whether a sweep was running" in done.err
     (status,) = cli("sweep", "status", "mine", "--json").json
     assert (status["state"], status["planned"]) == ("paused", 1)

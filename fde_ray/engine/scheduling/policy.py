@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fde_ray.model.scheduling import Wait, WaitReason
+from fde_ray.model.wording import counted
 from fde_ray.store.runs.breakers import BreakerRow
 from fde_ray.store.runs.outlook import WaitingRun
 
@@ -140,7 +141,8 @@ class _Round:
             return wait
         for budget in sweep.budgets:
             if budget.unpriced:
-                detail = f"{budget.of} has a budget and {budget.unpriced} calls have no known price"
+                calls = counted(budget.unpriced, "call")
+                detail = f"{budget.of} has a budget, but there is no known price for {calls}"
                 return Wait(WaitReason.BUDGET, detail)
             if budget.spent >= budget.limit:
                 return Wait(WaitReason.BUDGET, f"{budget.of} has spent {_of(budget)}")
@@ -210,10 +212,11 @@ class _Round:
                 return wait
         quota = s.limits.per_user
         if quota is not None and self._by_user[user] >= quota:
-            return Wait(WaitReason.QUOTA, f"user {user} has {self._by_user[user]} of {quota} runs")
+            detail = f"user {user} has {self._by_user[user]} of {counted(quota, 'run')}"
+            return Wait(WaitReason.QUOTA, detail)
         cap = s.model_caps.get(run.model)
         if cap is not None and self._by_model[run.model] >= cap:
-            detail = f"the provider of {run.model} bears {cap} runs now"
+            detail = f"the provider of {run.model} bears {counted(cap, 'run')} now"
             return Wait(WaitReason.PROVIDER, detail)
         return self._owner_wait(run) or self._scarce(sweep)
 
@@ -222,7 +225,8 @@ class _Round:
         if owner is None:
             return Wait(WaitReason.CAPACITY, f"no supervisor holds its shard {run.shard}")
         if self._by_owner[owner] >= most:
-            return Wait(WaitReason.CAPACITY, f"supervisor {owner} drives {most} runs, its most")
+            detail = f"supervisor {owner} drives {counted(most, 'run')}, its most"
+            return Wait(WaitReason.CAPACITY, detail)
         return None
 
     def _scarce(self, sweep: _Sweep) -> Wait | None:
@@ -230,7 +234,8 @@ class _Round:
         s = self._s
         if len(self._grants) >= self._free:
             held = s.holding + len(self._grants)
-            wait = Wait(WaitReason.CAPACITY, f"{held} runs hold the {s.limits.places} places")
+            detail = f"{counted(held, 'run')} in {counted(s.limits.places, 'place')}"
+            wait = Wait(WaitReason.CAPACITY, detail)
         elif s.tokens is not None and len(self._grants) >= s.tokens:
             wait = Wait(WaitReason.TOKENS, "the starts of this moment are used up")
         else:
