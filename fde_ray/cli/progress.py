@@ -79,12 +79,14 @@ def described(progress: Progress) -> str:
         for name, phase in ((phase.value, phase) for phase in sorted(progress.phases, key=_order))
         if name in _SHOWN and progress.phases[phase]
     )
-    bad = sum(n for p, n in progress.phases.items() if p.value in ("quarantined", "cancelled"))
+    ends = {phase.value: count for phase, count in progress.phases.items() if count}
     cost = "cost unknown" if progress.cost_nanousd is None else dollars(progress.cost_nanousd)
     parts = [
         f"{progress.graded}/{counted(progress.planned, 'run')} graded",
         phases,
-        f"{bad} set aside" if bad else "",
+        f"to grade {progress.to_grade}" if progress.to_grade else "",
+        f"cancelled {ends['cancelled']}" if "cancelled" in ends else "",
+        f"{ends['quarantined']} set aside" if "quarantined" in ends else "",
         *(f"{count} held: {cause.value}" for cause, count in sorted(progress.held.items())),
         f"{counted(progress.rounds, 'round')} answered",
         cost + (" (offline)" if progress.offline else ""),

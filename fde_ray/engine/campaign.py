@@ -35,6 +35,7 @@ class Progress(NamedTuple):
     planned: int
     finished: int
     phases: Counter[Phase]
+    """Of the runs that are not among `to_grade`."""
     held: Counter[PauseCause]
     """Runs of this store whose clock stands still, by cause."""
     graded: int
@@ -43,6 +44,8 @@ class Progress(NamedTuple):
     cost_nanousd: int | None
     """None = some call has no known price."""
     offline: bool
+    to_grade: int = 0
+    """Runs that ended for another sweep, with a grade still to be made for one of these."""
     notices: tuple[str, ...] = ()
     """Why no further run starts, where a breaker says so."""
 
@@ -110,17 +113,21 @@ async def _ray_engine(
 
 
 async def progress_of(controller: Controller, names: Sequence[str], elapsed_s: float) -> Progress:
-    phases, costs, rounds = Counter[Phase](), list[CostLine](), 0
+    phases, to_grade = Counter[Phase](), Counter[Phase]()
+    costs, rounds = list[CostLine](), 0
     notices: dict[str, None] = {}
     for name in names:
         notices |= dict.fromkeys(await controller.notices(name))
         phases += await controller.phases(name)
+        to_grade += await controller.to_grade(name)
         costs += await controller.costs(name)
         rounds += await controller.rounds(name)
+    planned = phases.total()
+    phases -= to_grade
     known = [line.cost_nanousd for line in costs]
     return Progress(
         elapsed_s=elapsed_s,
-        planned=phases.total(),
+        planned=planned,
         finished=sum(count for phase, count in phases.items() if phase.is_terminal),
         phases=phases,
         held=await controller.held(),
@@ -128,6 +135,7 @@ async def progress_of(controller: Controller, names: Sequence[str], elapsed_s: f
         rounds=rounds,
         cost_nanousd=None if None in known else sum(value or 0 for value in known),
         offline=any(line.offline_calls for line in costs),
+        to_grade=to_grade.total(),
         notices=tuple(notices),
     )
 

@@ -48,8 +48,18 @@ class SweepStatus(NamedTuple):
         return Counter(run.grade for run in self.runs)
 
     @property
+    def ended(self) -> int:
+        """How many runs are at their end, with nothing left to do for this sweep."""
+        return sum(run.phase.is_terminal and not awaits_grade(run) for run in self.runs)
+
+    @property
+    def to_grade(self) -> int:
+        """How many runs have ended, with a grade for this sweep still to be made."""
+        return sum(run.phase.is_terminal and awaits_grade(run) for run in self.runs)
+
+    @property
     def is_finished(self) -> bool:
-        return all(run.phase.is_terminal and not awaits_grade(run) for run in self.runs)
+        return self.ended == len(self.runs)
 
     @property
     def is_complete(self) -> bool:
@@ -106,6 +116,11 @@ class Controller:
     async def phases(self, name: str) -> Counter[Phase]:
         """Count the runs of a sweep by phase; one query, cheap enough to ask often."""
         return await self._store.phase_counts(name, tenant=self._runtime.tenant)
+
+    async def to_grade(self, name: str) -> Counter[Phase]:
+        """Count by phase the runs that have ended, with a grade for this sweep still to be made."""
+        left = await self._store.open_work(name, tenant=self._runtime.tenant)
+        return Counter({phase: count for phase, count in left.items() if phase.is_terminal})
 
     async def is_settled(self, name: str) -> bool:
         """Whether nothing is left to do: all ended, or stopped by the user with none live."""

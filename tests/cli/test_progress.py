@@ -47,8 +47,19 @@ def test_a_line_tells_runs_by_phase_rounds_and_cost() -> None:
 def test_runs_set_aside_and_unknown_cost_are_told() -> None:
     phases = Counter({Phase.DONE: 1, Phase.QUARANTINED: 2, Phase.CANCELLED: 1})
     text = described(progress(1, phases=phases, cost_nanousd=None, offline=False))
-    assert "3 set aside" in text
+    assert "2 set aside" in text
     assert text.endswith("cost unknown")
+
+
+def test_cancelled_runs_are_told_apart_from_those_set_aside() -> None:
+    phases = Counter({Phase.DONE: 1, Phase.CANCELLED: 3})
+    text = described(progress(1, phases=phases))
+    assert "cancelled 3" in text
+    assert "set aside" not in text
+
+
+def test_shared_runs_that_wait_for_a_grade_are_told() -> None:
+    assert "· to grade 2 ·" in described(progress(1, to_grade=2))
 
 
 def test_runs_that_wait_for_a_provider_are_told() -> None:

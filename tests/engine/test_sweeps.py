@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fde_ray.engine.campaign import Progress, carried_out
+from fde_ray.engine.campaign import Progress, carried_out, progress_of
 from fde_ray.engine.controller import Controller
 from fde_ray.engine.planning import Planner, plan_sweep
 from fde_ray.model.base import sha256_hex
@@ -85,6 +85,26 @@ def test_a_sweep_of_runs_that_had_ended_gets_its_marks_too(tmp_path: Path) -> No
             await carried_out(runtime, await submitted(runtime, make_spec("two")))
             assert len(await marks(runtime, "two")) == 1
             assert len(stage.started_of("solve")) == 1
+
+    played(main)
+
+
+def test_a_shared_run_whose_grade_is_still_to_be_made_has_not_ended(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = make_stage()
+        async with opened(tmp_path, stage) as runtime:
+            await worked(runtime, await submitted(runtime, make_spec("one")))
+            other = make_spec("two", panel={"panel_stop": "all"})
+            await submitted(runtime, other)
+            controller = Controller(runtime)
+            status = await controller.status("two")
+            assert (status.phases, status.ended, status.to_grade) == ({Phase.DONE: 1}, 0, 1)
+            seen = await progress_of(controller, ["two"], 0.0)
+            assert (seen.planned, seen.finished, seen.graded, seen.to_grade) == (1, 0, 0, 1)
+            await worked(runtime, ["two"])
+            assert (await controller.status("two")).ended == 1
+            seen = await progress_of(controller, ["one", "two"], 0.0)
+            assert (seen.planned, seen.finished, seen.graded, seen.to_grade) == (2, 2, 2, 0)
 
     played(main)
 
