@@ -123,7 +123,9 @@ def _status_without_result(planned: Planned) -> Status:
         return Status.CANCELLED
     if planned.phase is Phase.QUARANTINED:
         return Status.QUARANTINED
-    return Status.RESULT_MISSING if planned.phase is Phase.DONE else Status.PENDING
+    if planned.phase is Phase.DONE and planned.grade is not GradeState.PENDING:
+        return Status.RESULT_MISSING
+    return Status.PENDING
 
 
 def planned_from(results: Iterable[RunResult]) -> tuple[Planned, ...]:

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from fde_ray.analysis.tables import run_rows
 from fde_ray.engine.campaign import Progress, carried_out, progress_of
 from fde_ray.engine.controller import Controller
+from fde_ray.engine.findings import findings_of
 from fde_ray.engine.planning import Planner, plan_sweep
 from fde_ray.model.base import sha256_hex
 from fde_ray.model.errors import UserError
@@ -101,6 +103,9 @@ def test_a_shared_run_whose_grade_is_still_to_be_made_has_not_ended(tmp_path: Pa
             assert (status.phases, status.ended, status.to_grade) == ({Phase.DONE: 1}, 0, 1)
             seen = await progress_of(controller, ["two"], 0.0)
             assert (seen.planned, seen.finished, seen.graded, seen.to_grade) == (1, 0, 0, 1)
+            found = await findings_of(runtime, "two")
+            (row,) = run_rows(found.results, found.planned)
+            assert row["status"] == "pending"  # and not a missing result
             await worked(runtime, ["two"])
             assert (await controller.status("two")).ended == 1
             seen = await progress_of(controller, ["one", "two"], 0.0)
