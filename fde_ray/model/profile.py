@@ -9,6 +9,7 @@ from pydantic import Field
 from .base import Record
 from .objects import ObjectsProfile
 from .planes import PlanesProfile, TokensProfile
+from .pods import ComputeProfile
 from .scheduling import SchedulingProfile
 from .stores import StoreProfile
 from .units import Duration, parse_duration
@@ -74,6 +75,7 @@ class Profile(Record):
     endpoints: tuple[Endpoint, ...] = ()
     prices: str | None = None
     """Price table (YAML); None = the one that ships with this project."""
+    compute: ComputeProfile = ComputeProfile()
     concurrency: Concurrency = Concurrency()
     scheduling: SchedulingProfile = SchedulingProfile()
     engine: Literal["inline", "ray"] = "inline"
