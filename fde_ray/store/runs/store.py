@@ -29,6 +29,7 @@ from .rebuilding import Rebuilding
 from .reconciling import Reconciling
 from .scheduling import Scheduling
 from .sessions import Sessions
+from .spending import SpendingReads
 from .supervision import Supervision
 from .sweeps import Sweeps
 from .versions import Versions
@@ -51,6 +52,7 @@ class RunStore(
     Calls,
     Inbox,
     Accounts,
+    SpendingReads,
 ):
     """`async with RunStore(path, clock) as store:` opens, migrates and closes.
 
