@@ -48,7 +48,7 @@ async def _reasons(runtime: Runtime, sweep: str, run: SweepRun, wait: Wait | Non
     if run.phase is Phase.QUEUED:
         said += await _waiting(runtime, sweep, wait)
     elif not run.phase.is_terminal:
-        said += await _working(runtime, run, attempts)
+        said += await _working(runtime, sweep, run, attempts)
     elif run.grade_failure:
         said.append(f"Its grade is missing: {_text(run.grade_failure)}")
     if run.phase is Phase.QUARANTINED and run.solve_end is not SolveEnd.ISOLATION_LOST:
@@ -123,8 +123,10 @@ _HINTS = {
 }
 
 
-async def _working(runtime: Runtime, run: SweepRun, attempts: list[AttemptRow]) -> list[str]:
-    said = []
+async def _working(
+    runtime: Runtime, sweep: str, run: SweepRun, attempts: list[AttemptRow]
+) -> list[str]:
+    said = await _stopping(runtime, sweep, run)
     if await runtime.store.lease_holder() is None:
         said.append("No fde-ray is at work; the sandbox waits, its clock stands still.")
     live = next((one for one in attempts if one.state != "closed"), None)
@@ -143,6 +145,19 @@ async def _working(runtime: Runtime, run: SweepRun, attempts: list[AttemptRow]) 
             every = counted(len(tries), "extraction try", "extraction tries")
             said.append(f"{closed} of {every} ended.")
     return said
+
+
+async def _stopping(runtime: Runtime, sweep: str, run: SweepRun) -> list[str]:
+    """Say what becomes of a run under way whose sweep does not run."""
+    state = (await runtime.store.sweep(sweep, tenant=runtime.tenant)).state
+    if state == "running":
+        return []
+    on = f"`fde-ray sweep resume {sweep}` goes on with it"
+    if state == "paused":
+        return [f"Its sweep is paused: this run goes on to its end, no other starts; {on}."]
+    if await runtime.store.is_wanted(run.run_id):
+        return ["Its sweep is cancelled; the run goes on, because another sweep wants it."]
+    return [f"Its sweep is cancelled, and nobody else wants the run: it is to be stopped; {on}."]
 
 
 def _loss(attempt: AttemptRow) -> str:

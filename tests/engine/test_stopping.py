@@ -12,6 +12,7 @@ import pytest
 
 from fde_ray.engine.controller import Controller
 from fde_ray.engine.driver import ShardDriver, own_pools
+from fde_ray.engine.explaining import explained
 from fde_ray.engine.inline import ALL_SHARDS
 from fde_ray.engine.patrol import Patrol
 from fde_ray.engine.runtime import Runtime
@@ -90,6 +91,29 @@ def test_a_sandbox_that_cannot_be_stopped_does_not_end_the_driver(tmp_path: Path
             await working.until(Phase.CANCELLED)
             assert await stage.sessions() == []
             assert working.driver.failure is None
+
+    played(main)
+
+
+@pytest.mark.parametrize("state", ["paused", "cancelled", "shared"])
+def test_explain_names_the_pause_or_cancel_of_a_live_run(tmp_path: Path, state: str) -> None:
+    told = {
+        "paused": "is paused: this run goes on to its end",
+        "cancelled": "is cancelled, and nobody else wants the run: it is to be stopped",
+        "shared": "is cancelled; the run goes on, because another sweep wants it",
+    }[state]
+
+    async def main() -> None:
+        async with solving(tmp_path, make_stage(solves)) as working:
+            controller, runtime = Controller(working.runtime), working.runtime
+            (run,) = await runtime.store.runs_of_sweep(SPEC.name)
+            said = (await explained(runtime, SPEC.name, run)).reasons
+            assert not any("Its sweep" in reason for reason in said)
+            if state == "shared":
+                await submitted(runtime, SPEC.evolve(name="other"))
+            await (controller.pause if state == "paused" else controller.cancel)(SPEC.name)
+            said = (await explained(runtime, SPEC.name, run)).reasons
+            assert any(told in reason for reason in said), said
 
     played(main)
 
