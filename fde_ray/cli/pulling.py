@@ -14,6 +14,7 @@ from .progress import ProgressLine
 if TYPE_CHECKING:
     from fde_ray.analysis.cells import Planned
     from fde_ray.model.result import RunResult
+    from fde_ray.store.objects import ObjectStore
     from fde_ray.store.pulls import Kind, Puller, Standing, Where
 
 
@@ -33,6 +34,7 @@ async def pulled(source: bucket.Source, order: Order) -> dict[str, Any]:
     from fde_ray.store.pulls.keeping import Keeper
 
     async with bucket.opened(source) as (objects, tenant):
+        await _refuse_unknown(objects, tenant, order.sweep)
         with Keeper(order.folder) as keeper, ProgressLine() as line:
             puller = Puller(
                 objects,
@@ -48,6 +50,19 @@ async def pulled(source: bucket.Source, order: Order) -> dict[str, Any]:
             _write_pages(puller, order)
             pull = await puller.rest()
     return {"folder": str(order.folder), **pull.jsonable(), "missing": len(pull.findings)}
+
+
+async def _refuse_unknown(objects: ObjectStore, tenant: str, sweep: str) -> None:
+    """SweepMissing when nothing of the sweep is there: before a folder is made for it."""
+    from fde_ray.store.errors import SweepMissing
+    from fde_ray.store.objects import layout
+    from fde_ray.store.sweep_runs import read_runs
+
+    if await objects.list(layout.specs_prefix(tenant, sweep)):
+        return
+    marks = await objects.list(layout.marks_prefix(tenant, sweep))
+    if not marks and await read_runs(objects, tenant, sweep) is None:
+        raise SweepMissing(tenant, sweep)
 
 
 def described(standing: Standing) -> str:

@@ -35,6 +35,16 @@ def test_pull_needs_nothing_but_the_bucket(bucket: Path, cli: CommandLine) -> No
     assert set(runs["run_id"]) == {GOOD, HOSTILE, LOST}
 
 
+@pytest.mark.parametrize("sweep", ["nope", "small2"])
+def test_pull_of_an_unknown_sweep_leaves_no_folder(
+    bucket: Path, cli: CommandLine, sweep: str
+) -> None:
+    pulled = cli("results", "pull", sweep, "--from", bucket, "--to", "out")
+    assert pulled.code == 2
+    assert f"there is no sweep '{sweep}'" in pulled.err
+    assert not Path("out").exists()
+
+
 def test_pull_says_how_far_it_is_and_hides_what_a_terminal_would_act_on(
     bucket: Path, cli: CommandLine
 ) -> None:
