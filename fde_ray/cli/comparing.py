@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .setting import JsonOption, ProfileOption
-from .sweep import AvailableOption, CaseOption, NameArgument, SpecArgument, chosen_spec
+from .setting import JsonOption, NameArgument, ProfileOption
+from .sweep import AvailableOption, CaseOption, SpecArgument, chosen_spec
 
 if TYPE_CHECKING:
     from fde_ray.engine.comparison import Comparison

@@ -10,7 +10,21 @@ from typing import Annotated
 
 import typer
 
-from . import case, comparing, demo, doctor, report, results, run, serve, store, sweep
+from . import (
+    case,
+    comparing,
+    cost,
+    demo,
+    doctor,
+    prices,
+    report,
+    results,
+    run,
+    serve,
+    steering,
+    store,
+    sweep,
+)
 from .exits import ended
 from .output import readable
 
@@ -28,11 +42,15 @@ app = typer.Typer(
 )
 app.command(name="demo")(demo.demo)
 sweep.app.command(name="diff")(comparing.diff)
+sweep.app.command(name="pause")(steering.pause)
+sweep.app.command(name="cancel")(steering.cancel)
+sweep.app.command(name="set")(steering.set_policy)
 app.add_typer(sweep.app, name="sweep")
 app.add_typer(run.app, name="run")
 app.add_typer(results.app, name="results")
 app.command(name="report")(report.report)
-app.command(name="cost")(report.cost)
+app.command(name="cost")(cost.cost)
+app.add_typer(prices.app, name="prices")
 app.add_typer(case.app, name="case")
 app.add_typer(store.app, name="store")
 app.add_typer(serve.app, name="serve")

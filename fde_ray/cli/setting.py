@@ -37,6 +37,7 @@ HtmlOption = Annotated[
         show_default=False,
     ),
 ]
+NameArgument = Annotated[str, typer.Argument(metavar="SWEEP", help="Name of a submitted sweep.")]
 UnsafeOption = Annotated[
     bool,
     typer.Option(

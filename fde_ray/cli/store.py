@@ -48,10 +48,12 @@ def rebuild(
 
       fde-ray store rebuild --profile profile.yaml --json
     """
-    from .output import emit_json
+    from .output import emit_json, program
     from .setting import profile_from, wait_for
 
-    told = wait_for(_rebuilt(profile_from(profile), dry_run), go_on="fde-ray store rebuild")
+    given = "" if profile is None else f" --profile {profile}"
+    go_on = f"{program()} store rebuild{given}"
+    told = wait_for(_rebuilt(profile_from(profile), dry_run), go_on=go_on)
     if json_:
         emit_json(as_json(told))
     else:
@@ -61,7 +63,7 @@ def rebuild(
 
 
 @app.command()
-def restored(profile: ProfileOption = None) -> None:
+def restored(profile: ProfileOption = None, json_: JsonOption = False) -> None:
     """Say that the run store was put back from a backup, before anything else runs.
 
     Whoever drove the store before can change nothing any more; each next owner of a run holds its
@@ -69,11 +71,15 @@ def restored(profile: ProfileOption = None) -> None:
 
     Example: fde-ray store restored
     """
-    from .output import note
+    from .output import emit_json, note, program
     from .setting import profile_from, wait_for
 
     number = wait_for(_restored(profile_from(profile)))
-    note(f"noted: the run store is in its incarnation {number}")
+    if json_:
+        following = f"{program()} sweep status"
+        emit_json({"done": "restored", "incarnation": number, "next": following})
+    else:
+        note(f"noted: the run store is in its incarnation {number}")
 
 
 async def _restored(profile: Profile) -> int:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .setting import EngineOption, HtmlOption, JsonOption, ProfileOption, UnsafeOption
+from .setting import (
+    EngineOption,
+    HtmlOption,
+    JsonOption,
+    NameArgument,
+    ProfileOption,
+    UnsafeOption,
+)
 
 if TYPE_CHECKING:
     from fde_ray.engine.controller import SweepStatus
@@ -27,7 +33,6 @@ SpecArgument = Annotated[
         help="A SweepSpec (YAML file), or a preset: demo, information, main, oracle, policy.",
     ),
 ]
-NameArgument = Annotated[str, typer.Argument(metavar="SWEEP", help="Name of a submitted sweep.")]
 CaseOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -157,24 +162,6 @@ def resume(
 
 
 @app.command()
-def pause(name: NameArgument, profile: ProfileOption = None) -> None:
-    """Admit no further run; live runs finish.
-
-    Example: fde-ray sweep pause my-sweep
-    """
-    _set_state("pause", name, profile)
-
-
-@app.command()
-def cancel(name: NameArgument, profile: ProfileOption = None) -> None:
-    """Stop the sweep's runs that no other sweep wants. Finished results stay.
-
-    Example: fde-ray sweep cancel my-sweep
-    """
-    _set_state("cancel", name, profile)
-
-
-@app.command()
 def status(
     name: Annotated[
         str | None,
@@ -219,52 +206,6 @@ def status(
     )
     for notice in sorted({notice for row in rows for notice in row["notices"]}):
         note(notice)
-
-
-@app.command("set")
-def set_policy(
-    name: NameArgument,
-    priority: Annotated[
-        int | None,
-        typer.Option(
-            min=-10, max=10, help="Its share among the owner's sweeps: each step doubles it."
-        ),
-    ] = None,
-    budget_usd: Annotated[
-        float | None,
-        typer.Option(min=0, max=1e9, help="What it may cost before no run starts; 0 = no limit."),
-    ] = None,
-    owner: Annotated[
-        str | None, typer.Option(metavar="USER", help="Whose share and quota it counts for.")
-    ] = None,
-    profile: ProfileOption = None,
-) -> None:
-    """Say how a sweep stands among others: priority, budget, owner. The rest stays as it is.
-
-    Example: fde-ray sweep set my-sweep --priority 2 --budget-usd 50
-    """
-    from fde_ray.model.errors import UserError
-
-    from .output import note
-    from .setting import profile_from, system, wait_for
-
-    if priority is None and budget_usd is None and owner is None:
-        raise UserError("say what to set: --priority, --budget-usd or --owner")
-    if owner is not None and not (owner.strip() and owner.isprintable()):
-        raise UserError("--owner: write a name of printable characters")
-
-    async def change() -> None:
-        async with system(profile_from(profile)) as runtime:
-            await runtime.store.set_sweep_policy(
-                name,
-                tenant=runtime.tenant,
-                owner=owner,
-                priority=priority,
-                budget_nanousd=None if budget_usd is None else round(budget_usd * 1_000_000_000),
-            )
-
-    wait_for(change())
-    note(f"sweep {name}: noted; what has started goes on")
 
 
 def chosen_spec(
@@ -383,34 +324,3 @@ async def _statuses(profile: Profile, name: str | None) -> list[SweepStatus]:
         controller = Controller(runtime)
         names = [name] if name else [sweep.name for sweep in await runtime.store.sweeps()]
         return [await controller.status(one) for one in names]
-
-
-def _set_state(action: Literal["pause", "cancel"], name: str, profile: Path | None) -> None:
-    from fde_ray.engine.controller import Controller
-    from fde_ray.model.errors import UserError
-
-    from .output import note
-    from .running import resuming
-    from .setting import profile_from, system, wait_for
-
-    async def change() -> str | None:
-        async with system(profile_from(profile)) as runtime:
-            controller = Controller(runtime)
-            status = await controller.status(name)
-            if status.is_finished:
-                return None
-            if action == "pause" and status.sweep.state == "cancelled":
-                raise UserError(
-                    f"sweep {name} is cancelled; `fde-ray sweep resume {name}` goes on with it"
-                )
-            await (controller.pause(name) if action == "pause" else controller.cancel(name))
-            if await runtime.store.lease_holder() is None:
-                return "no fde-ray is at work here; the next one acts on it"
-            return "the running fde-ray acts on it within seconds"
-
-    acted = wait_for(change())
-    if acted is None:
-        note(f"sweep {name} has ended; there is nothing to {action}")
-        return
-    note(f"sweep {name}: {action} noted; {acted}")
-    note(f"next: {resuming(name, profile)} goes on with it")

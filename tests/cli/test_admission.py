@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from fde_ray.model.ids import CONTROLLER_SHARD
 from fde_ray.store.runs import RunStore
 from fde_ray.store.runs.breakers import BreakerRow, sweep_key
@@ -67,4 +69,25 @@ def test_policy_of_an_unknown_sweep_is_refused_in_a_sentence(home: Path, cli: Co
     for owner in ("", "a\nb"):
         assert cli("sweep", "set", SWEEP, "--owner", owner).code == 2
     assert cli("sweep", "set", SWEEP, "--priority", "11").code == 2
-    assert cli("sweep", "set", SWEEP, "--budget-usd", "nan").code == 2
+
+
+@pytest.mark.parametrize("amount", ["nan", "inf", "-inf", "-1", "1e-12", "1e10", "much"])
+def test_a_budget_that_is_no_amount_is_refused_with_the_name_of_the_option(
+    home: Path, cli: CommandLine, amount: str
+) -> None:
+    ended = cli("sweep", "set", SWEEP, "--budget-usd", amount)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert "'--budget-usd'" in ended.err
+    assert amount in ended.err
+
+
+def test_what_steers_a_sweep_says_as_json_what_was_done_and_what_follows(
+    home: Path, cli: CommandLine
+) -> None:
+    done = cli("sweep", "set", SWEEP, "--priority", "2", "--json").json
+    assert (done["set"], done["state"]) == ({"priority": 2}, "running")
+    for action, state in (("pause", "paused"), ("cancel", "cancelled")):
+        done = cli("sweep", action, SWEEP, "--json").json
+        assert (done["done"], done["state"], done["at_work"]) == (action, state, False)
+        assert done["next"] == f"fde-ray sweep resume {SWEEP}"
+    assert cli("store", "restored", "--json").json["incarnation"] == 2

@@ -25,7 +25,6 @@ print(*sys.modules)
 """
 ALL = dict(commands(typer.main.get_command(app), "fde-ray"))
 LEAVES = {path: command for path, command in ALL.items() if not hasattr(command, "commands")}
-ACTING = {"sweep pause", "sweep cancel", "sweep set", "store restored"}
 
 
 def loaded_by(*line: str) -> set[str]:
@@ -72,7 +71,7 @@ def test_every_option_is_explained(path: str) -> None:
 
 @pytest.mark.parametrize("path", LEAVES)
 def test_every_reading_command_can_print_json(path: str) -> None:
-    if path.removeprefix("fde-ray ") in ACTING:
+    if path.startswith("fde-ray serve "):
         return
     options: list[Any] = [option for p in LEAVES[path].params for option in p.opts]
     assert "--json" in options
