@@ -26,12 +26,17 @@ def say(text: str) -> None:
 
 def note(text: str) -> None:
     """Print a line beside the data: progress, hints."""
-    typer.echo(safe(text), err=True)
+    typer.echo(safe(as_called(text)), err=True)
 
 
 def complain(text: str, code: int) -> int:
-    typer.echo(f"fde-ray: {safe(text, limit=1000)}", err=True)
+    typer.echo(f"fde-ray: {safe(as_called(text), limit=1000)}", err=True)
     return code
+
+
+def as_called(text: str) -> str:
+    """Return a text in which commands, written as `fde-ray …`, can be called from here."""
+    return text.replace(f"`{NAME} ", f"`{program()} ") if f"`{NAME} " in text else text
 
 
 def safe(text: str, *, multiline: bool = False, limit: int = 20_000) -> str:

@@ -52,7 +52,7 @@ def explain(run: RunArgument, profile: ProfileOption = None, json_: JsonOption =
 
     Example: fde-ray run explain 1a2b3c
     """
-    from .output import emit_json, safe, say
+    from .output import as_called, emit_json, safe, say
     from .setting import profile_from, wait_for
 
     reasons = wait_for(_explained(profile_from(profile), run))
@@ -60,7 +60,7 @@ def explain(run: RunArgument, profile: ProfileOption = None, json_: JsonOption =
         emit_json(reasons)
         return
     for reason in reasons["reasons"]:
-        say(safe(reason))
+        say(safe(as_called(reason)))
 
 
 @app.command()
