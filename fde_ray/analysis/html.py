@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fde_ray.model.result import RunResult
 
-from . import display, plots
+from . import display, plots, spending_display
 from .cells import Planned, Status, has_questions, joined
 from .foreign_text import safe_text
 from .reading import reading, run_to_read
+from .spending import SpendSummary
 from .summary import CaseCell, GroupSummary, SweepSummary, summary
 
 if TYPE_CHECKING:
@@ -29,27 +30,33 @@ def report_html(
     *,
     of: SweepSummary | None = None,
     deviation_texts: Mapping[str, str] | None = None,
+    costs: Sequence[SpendSummary] = (),
     generated_at: str = "",
 ) -> str:
     """Return the page. `of` is the summary of the same runs, made here when it is not given.
 
     deviation_texts: key -> one sentence, for the deviations that the runs name.
+    costs: what the ledger says; none = the cost that the results themselves tell.
     """
     results = list(results)
     shown = of or summary(results, planned)
     chosen = run_to_read(joined(results, planned))
-    environment = _environment()
-    css = _trusted(environment, "report.css")
-    return environment.get_template("report.html.j2").render(
-        summary=shown,
-        css=css,
-        csp=content_policy(css),
-        labels=display.labels(shown),
-        grids=[_grid(shown, condition) for condition in display.conditions(shown)],
-        plot=plots.score_against_recall(shown),
-        reading=reading(chosen) if chosen else None,
-        deviation_texts=deviation_texts or {},
-        generated_at=generated_at,
+    css = style_sheet()
+    return (
+        page_environment()
+        .get_template("report.html.j2")
+        .render(
+            summary=shown,
+            css=css,
+            csp=content_policy(css),
+            labels=display.labels(shown),
+            grids=[_grid(shown, condition) for condition in display.conditions(shown)],
+            plot=plots.score_against_recall(shown),
+            reading=reading(chosen) if chosen else None,
+            deviation_texts=deviation_texts or {},
+            costs=costs,
+            generated_at=generated_at,
+        )
     )
 
 
@@ -63,7 +70,8 @@ def content_policy(css: str) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def page_environment() -> Environment:
+    """Return how pages are made: everything printed is escaped and harmless."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -77,6 +85,7 @@ def _environment() -> Environment:
     environment.globals |= {
         "columns": display.COLUMNS,
         "display": display,
+        "spending": spending_display,
         "plots": plots,
         "best_in": _best,
         "heat": heat_class,
@@ -92,11 +101,13 @@ def _printed(value: Any) -> Any:
     return value
 
 
-def _trusted(environment: Environment, name: str) -> str:
+def style_sheet() -> str:
+    """Return our own style sheet as markup that needs no escaping."""
     from markupsafe import Markup
 
+    environment = page_environment()
     assert environment.loader is not None
-    source, _, _ = environment.loader.get_source(environment, name)
+    source, _, _ = environment.loader.get_source(environment, "report.css")
     return Markup(source)  # noqa: S704  # our own style sheet; its hash is in the policy
 
 

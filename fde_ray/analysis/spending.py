@@ -49,8 +49,19 @@ class Session(NamedTuple):
     number: int
     model: str
     failure: str | None
+    machine: str
+    """Kind of node, or `local`."""
+    began_at: float | None
+    """None = it never held anything."""
+    ended_at: float | None
+    """None = at work, or not known."""
+    end_source: str
     seconds: float | None
     """None = it is not known how long its sandbox lived."""
+    cpu: float
+    memory_bytes: int
+    rate: str
+    """Which price was taken."""
     nanousd: int | None
     """None = unknown, with the reason."""
     reason: str

@@ -1,4 +1,4 @@
-"""`fde-ray report` and `fde-ray cost`."""
+"""`fde-ray report`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from fde_ray.analysis.summary import SweepSummary
     from fde_ray.engine.runtime import Runtime
     from fde_ray.model.profile import Profile
-    from fde_ray.model.result import CostLine
 
 
 def report(
@@ -42,51 +41,18 @@ def report(
     note(f"report: {page}")
 
 
-def cost(
-    sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="Name of a submitted sweep.")],
-    profile: ProfileOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Show what a sweep's model calls cost, by role. Unknown is shown as unknown, never as 0.
-
-    Example: fde-ray cost demo-1a2b3c4d
-    """
-    from .output import emit_json, note, program, table
-    from .progress import dollars
-    from .setting import profile_from, wait_for
-
-    lines = wait_for(_costs(profile_from(profile), sweep))
-    if json_:
-        emit_json([line.jsonable() for line in lines])
-        return
-    if not lines:
-        note(f"no model call yet; see: {program()} sweep status {sweep}")
-        return
-    table(
-        ["role", "calls", "offline", "prompt tokens", "output tokens", "cost"],
-        [
-            [
-                line.role,
-                str(line.calls),
-                str(line.offline_calls),
-                _known(line.prompt_tokens),
-                _known(line.completion_tokens),
-                "unknown" if line.cost_nanousd is None else dollars(line.cost_nanousd),
-            ]
-            for line in lines
-        ],
-    )
-
-
 async def written(
     runtime: Runtime, sweep: str, html: Path | None, *, complete_cases: bool = False
 ) -> tuple[SweepSummary, Path]:
     """Make the summary of a sweep and write its page."""
+    from fde_ray.analysis.cost_page import short_tables
     from fde_ray.analysis.html import report_html
     from fde_ray.analysis.summary import summary
     from fde_ray.engine.findings import findings_of
     from fde_ray.model.clock import utc
     from fde_ray.protocol.deviations import DEVIATIONS
+
+    from .costing import spending_of
 
     found = await findings_of(runtime, sweep)
     made = summary(found.results, found.planned, complete_cases=complete_cases)
@@ -95,6 +61,7 @@ async def written(
         found.planned,
         of=made,
         deviation_texts={d.key: d.choice for d in DEVIATIONS},
+        costs=short_tables(await spending_of(runtime, sweep)),
         generated_at=utc(runtime.clock.now()),
     )
     path = html or runtime.home.reports / f"{sweep}.html"
@@ -142,17 +109,3 @@ async def _reported(
 
     async with system(profile) as runtime:
         return await written(runtime, sweep, html, complete_cases=complete_cases)
-
-
-async def _costs(profile: Profile, sweep: str) -> list[CostLine]:
-    from fde_ray.engine.controller import Controller
-
-    from .setting import system
-
-    async with system(profile) as runtime:
-        await Controller(runtime).status(sweep)
-        return await Controller(runtime).costs(sweep)
-
-
-def _known(value: int | None) -> str:
-    return "unknown" if value is None else f"{value:,}"

@@ -96,8 +96,9 @@ def test_explain_says_that_no_model_answered(home: Path, cli: CommandLine) -> No
 
 
 def test_cost_is_told_by_role(home: Path, cli: CommandLine) -> None:
-    (line,) = cli("cost", SWEEP, "--json").json
-    assert (line["role"], line["calls"], line["cost_nanousd"]) == ("agent", 2, 3_000_000)
+    (group,) = cli("cost", SWEEP, "--json").json["groups"]
+    assert group["key"] == {"role": "agent"}
+    assert (group["llm"]["calls"], group["llm"]["nanousd"]["value"]) == (2, 3_000_000)
     assert "$0.0030" in cli("cost", SWEEP).out
 
 

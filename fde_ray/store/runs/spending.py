@@ -48,6 +48,8 @@ class SessionRow(NamedTuple):
     failure: str | None
     started_at: float
     ended_at: float | None
+    cpu_s: float | None
+    """CPU time that it used; None = not measured."""
     model: str
     cpu: float
     memory_bytes: int
@@ -155,7 +157,7 @@ def _sessions(compiler: Compiler) -> ClauseElement:
 
     return (
         select(
-            *(_A[name] for name in SessionRow._fields[:9]),
+            *(_A[name] for name in SessionRow._fields[:10]),
             told("model"),
             cast(told("limits", "cpu"), Float),
             cast(told("limits", "memory_bytes"), Float),
@@ -221,7 +223,7 @@ class SpendingReads:
     async def sessions_of_sweep(self, name: str, *, tenant: str = LOCAL) -> list[SessionRow]:
         """Return every attempt and extraction try of what the sweep wants."""
         rows = await self._db.read(lambda t: t.all(_SESSIONS, tenant_=tenant, name_=name))
-        return [SessionRow._make((*row[:11], int(row[11]), bool(row[12]))) for row in rows]
+        return [SessionRow._make((*row[:12], int(row[12]), bool(row[13]))) for row in rows]
 
     async def past_costs(
         self, system: str, model: str, condition: str, *, tenant: str = LOCAL
