@@ -21,6 +21,8 @@ class CallStart(Record):
     request_sha256: str
     price_hash: str
     started_at: float
+    model_asked: str | None = None
+    """Another name that an agent said; the run's model was called instead."""
     reserved_nanousd: int | None = Field(default=None, ge=0)
     """What budgets hold for it until it ends; None = no budget binds it."""
     budget_nanousd: int | None = Field(default=None, ge=0)

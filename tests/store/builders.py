@@ -151,7 +151,13 @@ def make_bill(subject: str, role: Role = Role.AGENT, grade: str | None = None) -
 
 
 def make_call_start(
-    call_id: str, subject: str, *, try_no: int = 1, role: Role = Role.AGENT, at: float = 1.0
+    call_id: str,
+    subject: str,
+    *,
+    try_no: int = 1,
+    role: Role = Role.AGENT,
+    at: float = 1.0,
+    **more: Any,
 ) -> CallStart:
     grade = subject.split("/")[1] if "/" in subject else None
     return CallStart(
@@ -162,6 +168,7 @@ def make_call_start(
         request_sha256=SHA,
         price_hash=SHA,
         started_at=at,
+        **more,
     )
 
 
@@ -172,6 +179,7 @@ def make_call_finish(
     outcome: CallOutcome = "ok",
     cost_nanousd: int | None = None,
     source: Literal["provider", "offline", "unknown"] = "provider",
+    **more: Any,
 ) -> CallFinish:
     usage = Usage(prompt_tokens=3, completion_tokens=2, source=source)
     reply = ChatReply(message={"content": "hi"}, model="x", usage=usage)
@@ -183,6 +191,7 @@ def make_call_finish(
         usage=usage,
         cost_nanousd=cost_nanousd,
         reply=reply if outcome == "ok" else None,
+        **more,
     )
 
 

@@ -8,76 +8,51 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import bindparam as b
-from sqlalchemy import case, func, select
+from sqlalchemy import case, exists, func, select
 
-from fde_ray.metering.calls import CallFinish, CallStart, KnownCall, Spent
+from fde_ray.metering.calls import CallFinish, CallStart, KnownCall, Short, Spent
 from fde_ray.model.chat import ChatReply
-from fde_ray.model.clock import Clock
-from fde_ray.model.errors import shortened
 from fde_ray.model.result import CostLine
-from fde_ray.store.errors import RowMissing
 
 from . import schema
-from .database import Database, Statement, Transaction, keeping, updating
-from .rows import CallRow, CallState
+from .database import Statement, Transaction
+from .leases import given_time, lease_time
+from .ledger import LedgerWriter
+from .replicas import Replicas, close_unknown, reaped, recounted, replica
+from .rows import CallRow
 from .sweeps import LOCAL
 
 _C, _W = schema.ledger.c, schema.wants.c
 _ROW = tuple(_C[name] for name in CallRow._fields)
-_TRIES = Statement(select(*_ROW).where(_C.call_id == b("call_id_")).order_by(_C.try_no))
+_TRIES = Statement(
+    select(
+        _C.try_no,
+        _C.request_hash,
+        _C.state,
+        _C.replica,
+        func.coalesce(schema.replies.c.reply, _C.reply),
+    )
+    .select_from(schema.ledger.outerjoin(schema.replies, schema.replies.c.call_id == _C.call_id))
+    .where(_C.call_id == b("call_id_"))
+    .order_by(_C.try_no)
+)
+_DROP_DAYS = Statement(
+    schema.ledger.delete().where(
+        _C.day < b("day_"),
+        _C.state != "started",
+        ~exists(
+            select(schema.attempts.c.subject).where(
+                schema.attempts.c.subject == _C.subject, schema.attempts.c.state != "closed"
+            )
+        ),
+    )
+)
 _OF_RUN = Statement(
     select(*_ROW).where(_C.run_id == b("run_id_")).order_by(_C.started_at, _C.call_id, _C.try_no)
 )
 _OF_SUBJECT = Statement(
     select(*_ROW).where(_C.subject == b("subject_")).order_by(_C.started_at, _C.call_id, _C.try_no)
 )
-_START = keeping(
-    schema.ledger,
-    "call_id",
-    "try_no",
-    "subject",
-    "run_id",
-    "grade_id",
-    "role",
-    "model",
-    "request_hash",
-    "price_hash",
-    "started_at",
-    "state",
-    "offline",
-)
-_FINISH = updating(
-    schema.ledger,
-    _C.call_id == b("call_id_"),
-    _C.try_no == b("try_no_"),
-    columns=(
-        "state",
-        "finished_at",
-        "status",
-        "detail",
-        "usage",
-        "prompt_tokens",
-        "completion_tokens",
-        "cost_nanousd",
-        "cost_reason",
-        "model_returned",
-        "offline",
-        "reply",
-    ),
-)
-_CLOSE = updating(
-    schema.ledger,
-    _C.state == "started",
-    _C.started_at <= b("before_"),
-    columns=("state", "finished_at", "detail"),
-)
-_STATES: dict[str, CallState] = {
-    "ok": "finished",
-    "unavailable": "failed",
-    "rejected": "failed",
-    "ambiguous": "ambiguous",
-}
-
 _CHARGED = _C.state != "failed"
 
 
@@ -124,68 +99,48 @@ _BY_SWEEP = Statement(
 )
 
 
-class Calls:
-    _db: Database
-    _clock: Clock
+class Calls(Replicas):
+    _ledger: LedgerWriter
 
-    async def start_call(self, row: CallStart) -> None:
-        """Write the row before the call goes out; a repeat changes nothing."""
-        bill = row.bill
-        values = {
-            "call_id": row.call_id,
-            "try_no": row.try_no,
-            "subject": bill.subject,
-            "run_id": bill.run_id,
-            "grade_id": bill.grade_id,
-            "role": bill.role.value,
-            "model": row.model,
-            "request_hash": row.request_sha256,
-            "price_hash": row.price_hash,
-            "started_at": row.started_at,
-            "state": "started",
-            "offline": 0,
-        }
-        await self._db.write(lambda t: t.run(_START, **values))
+    async def start_call(self, row: CallStart) -> Short | None:
+        """Write the row before the call goes out, and reserve what its budget holds for it; a
+        repeat changes nothing.
+
+        Returns why the run's budget does not cover it, and then nothing is written. CallElsewhere:
+        another process has begun this try.
+        """
+        return await self._ledger.started(row)
 
     async def finish_call(self, row: CallFinish) -> None:
-        """Keep what became of a try, before its reply goes to the caller."""
-        usage, reply = row.usage, row.reply
-        values = {
-            "call_id_": row.call_id,
-            "try_no_": row.try_no,
-            "state": _STATES[row.outcome],
-            "finished_at": row.finished_at,
-            "status": row.status,
-            "detail": shortened(row.detail) or None,
-            "usage": usage.model_dump_json(),
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "cost_nanousd": row.cost_nanousd,
-            "cost_reason": row.cost_reason or None,
-            "model_returned": shortened(row.model_returned, 200) or None,
-            "offline": int(usage.source == "offline"),
-            "reply": None if reply is None else reply.model_dump_json(),
-        }
-
-        def change(t: Transaction) -> None:
-            if not t.run(_FINISH, **values):
-                raise RowMissing(f"there is no try {row.try_no} of call {row.call_id[:128]}")
-            t.wake(("call", row.call_id))
-
-        await self._db.write(change)
+        """Keep what became of a try, before its reply goes to the caller. An end is never changed,
+        but for one that was guessed."""
+        await self._ledger.finished(row)
+        self._db.changed.notify([("call", row.call_id)])
 
     async def known_call(self, call_id: str) -> KnownCall | None:
         """Return what is known of a call id, with its reply unless that was pruned."""
-        rows = await self._db.read(lambda t: t.all(_TRIES, call_id_=call_id))
-        if not rows:
-            return None
-        tries = [CallRow.of(row) for row in rows]
-        reply = next((row.reply for row in tries if row.reply is not None), None)
-        return KnownCall(
-            tries=tries[-1].try_no,
-            request_sha256=tries[0].request_hash,
-            reply=None if reply is None else ChatReply.model_validate(reply),
-        )
+        at = given_time(self._clock)
+
+        def query(t: Transaction) -> KnownCall | None:
+            rows = t.all(_TRIES, call_id_=call_id)
+            if not rows:
+                return None
+            number, digest, state, boot, _ = rows[-1]
+            reply = next((row[4] for row in rows if row[4] is not None), None)
+            is_elsewhere = (
+                state == "started"
+                and boot not in (None, self.boot)
+                and (other := replica(t, boot)) is not None
+                and not self.is_dead(other, lease_time(t, at))
+            )
+            return KnownCall(
+                tries=number,
+                request_sha256=digest,
+                reply=None if reply is None else ChatReply.model_validate_json(reply),
+                is_elsewhere=is_elsewhere,
+            )
+
+        return await self._db.read(query)
 
     async def spent(self, run_id: str) -> Spent:
         nanousd, unpriced = await self._db.read(lambda t: t.one(_SPENT, run_id_=run_id))
@@ -210,22 +165,26 @@ class Calls:
         return [_line(row) for row in rows]
 
     async def close_ambiguous(self, older_than_s: float = 0.0) -> int:
-        """Close calls that a dead process had in flight: they may have been charged.
+        """Close calls that dead processes had in flight: they may have been charged. When no other
+        one lives, budgets are counted anew from the ledger.
 
-        older_than_s: leave those that began since; where other processes live, longer than any call
-        takes. A call that was closed too early is put right when it finishes.
+        older_than_s: for calls of programs that did not yet say which process they are: leave those
+        that began since. A call that was closed too early is put right when it finishes.
         """
-        now = self._clock.now()
-        detail = "the process ended while the call was in flight"
-        return await self._db.write(
-            lambda t: t.run(
-                _CLOSE,
-                before_=now - older_than_s,
-                state="ambiguous",
-                finished_at=now,
-                detail=detail,
-            )
-        )
+        at, now = given_time(self._clock), self._clock.now()
+
+        def change(t: Transaction) -> int:
+            closed = reaped(t, self.boot, lease_time(t, at), now, self.is_dead)
+            closed += close_unknown(t, now, now - older_than_s)
+            recounted(t)
+            return closed
+
+        return await self._db.write(change)
+
+    async def drop_calls(self, before_day: str) -> int:
+        """Delete the ended calls of the days before one (`2026-11-30`) whose sessions have closed,
+        which the bucket holds (`calls/`). Their cost is in no view of this store from then on."""
+        return await self._db.write(lambda t: t.run(_DROP_DAYS, day_=before_day))
 
 
 def costs_of(t: Transaction, run_id: str, grade_id: str | None) -> list[CostLine]:

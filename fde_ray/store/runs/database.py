@@ -17,18 +17,33 @@ from fde_ray.model.errors import StoreError
 
 from .dialects import Dialect, Link, Written
 from .notifier import Notifier
-from .statements import Statement, among, inserting, keeping, replacing, updating
+from .statements import (
+    Bulk,
+    Statement,
+    among,
+    finding_all,
+    inserting,
+    keeping,
+    keeping_all,
+    replacing,
+    updating,
+    updating_all,
+)
 from .transaction import Transaction
 
 __all__ = [
+    "Bulk",
     "Database",
     "Statement",
     "Transaction",
     "among",
+    "finding_all",
     "inserting",
     "keeping",
+    "keeping_all",
     "replacing",
     "updating",
+    "updating_all",
 ]
 
 T = TypeVar("T")
@@ -71,6 +86,8 @@ class Database:
     async def close(self) -> None:
         """Close after the calls in flight; later ones raise StoreError."""
         self._is_closed = True
+        for link in self._links:
+            link.leave()
         for _ in self._threads:
             await self._call(self._disconnect)
         for thread in self._threads:

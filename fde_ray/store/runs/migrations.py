@@ -15,8 +15,9 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Index, MetaData, Table, bindparam, func, select
+from sqlalchemy import Column, Index, MetaData, Table, bindparam, func, select, update
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
+from sqlalchemy.sql import ClauseElement
 
 from fde_ray.model.errors import UserError
 from fde_ray.model.ids import CONTROLLER_SHARD, SHARDS
@@ -33,6 +34,7 @@ from .database import (
     updating,
 )
 from .dialects.sqlite import SQLALCHEMY
+from .statements import Compiler
 
 
 class Migration(NamedTuple):
@@ -157,12 +159,40 @@ def _release_cancelled(transaction: Transaction) -> None:
     transaction.raw(_RELEASE_CANCELLED)
 
 
+_L = schema.ledger.c
+_KEEP_REPLIES = """
+INSERT INTO replies (call_id, subject, reply)
+SELECT call_id, min(subject), min(reply) FROM ledger WHERE reply IS NOT NULL GROUP BY call_id
+"""
+
+
+def _dated(compiler: Compiler) -> ClauseElement:
+    """Give the rows that are there their day and the source of their usage."""
+    if compiler.name == "postgresql":
+        at = func.timezone("UTC", func.to_timestamp(_L.started_at))
+        return update(schema.ledger).values(day=func.to_char(at, "YYYY-MM-DD"))
+    return update(schema.ledger).values(day=func.date(_L.started_at, "unixepoch"))
+
+
+_DATE = Statement(_dated)
+
+
+def _meter(transaction: Transaction) -> None:
+    """Let many processes write the ledger, and budgets count beside it."""
+    for statement in grown(6):
+        transaction.raw(statement)
+    transaction.run(_DATE)
+    transaction.raw(_KEEP_REPLIES)
+    transaction.raw("DROP INDEX ledger_by_state")
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "create the tables", _create),
     Migration(2, "schedule runs", _schedule),
     Migration(3, "hold turns", _hold_turns),
     Migration(4, "release runs", _release),
     Migration(5, "release cancelled runs", _release_cancelled),
+    Migration(6, "meter calls side by side", _meter),
 )
 
 _VERSION = Statement(select(func.max(schema.migrations.c.version)))

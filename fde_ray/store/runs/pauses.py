@@ -10,12 +10,13 @@ from typing import Any
 from sqlalchemy import bindparam as b
 from sqlalchemy import func, select
 
-from fde_ray.model.clock import Clock
 from fde_ray.model.result import Pause
 from fde_ray.model.states import PauseCause
 
 from . import schema
-from .database import Database, Statement, Transaction, keeping, replacing, updating
+from .database import Statement, Transaction, keeping, replacing, updating
+from .ledger import LedgerWriter
+from .replicas import Replicas
 from .rows import Gap, Heartbeat
 
 _P, _A, _L = schema.pauses.c, schema.attempts.c, schema.liveness.c
@@ -66,9 +67,8 @@ GAP = timedelta(seconds=45)
 """Three missed beats of 15 s."""
 
 
-class Pauses:
-    _db: Database
-    _clock: Clock
+class Pauses(Replicas):
+    _ledger: LedgerWriter
 
     async def open_pause(self, subject: str, cause: PauseCause, at: float | None = None) -> float:
         """Open an interval, or keep the open one; returns when it was opened.
@@ -130,13 +130,16 @@ class Pauses:
         def change(t: Transaction) -> Gap | None:
             heard: float | None = t.one(_HEARD)[0]
             t.run(_BEAT, replica=replica, at=now)
+            self._ledger.renew(t)
             if batch:
                 t.run_many(_HEARTBEAT, batch)
             if heard is None or now - heard <= gap.total_seconds():
                 return None
             return Gap(heard, now, _paused(t, heard, now))
 
-        return await self._db.write(change)
+        gone = await self._db.write(change)
+        await self.close_dead()
+        return gone
 
 
 def pauses_of(t: Transaction, subject: str) -> list[Pause]:

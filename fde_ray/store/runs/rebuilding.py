@@ -19,6 +19,7 @@ from . import schema
 from .admission import release
 from .database import Database, Transaction, keeping, replacing
 from .dialogues import turn_reply
+from .ledger import TOKENS, day_of
 from .rows import AttemptRole, AttemptState, CallRow, SweepState
 
 _ADD_TENANT = keeping(schema.tenants, "tenant", "created_at")
@@ -94,8 +95,9 @@ _ADD_PAUSE = keeping(schema.pauses, "subject", "opened_at", "cause", "closed_at"
 _ADD_CALL = keeping(
     schema.ledger,
     *(name for name in CallRow._fields if name != "reply"),
-    "prompt_tokens",
-    "completion_tokens",
+    *TOKENS,
+    "usage_source",
+    "day",
 )
 _HEARD = replacing(schema.liveness, "replica", "at")
 MOST = 2**63
@@ -308,9 +310,13 @@ def _call(call: CallRow) -> dict[str, Any]:
     return {
         **call._asdict(),
         "usage": None if call.usage is None else json.dumps(call.usage),
+        "raw_usage": None if call.raw_usage is None else json.dumps(call.raw_usage),
         "offline": int(call.offline),
-        "prompt_tokens": _tokens(usage.get("prompt_tokens")),
-        "completion_tokens": _tokens(usage.get("completion_tokens")),
+        **{name: _tokens(usage.get(name)) for name in TOKENS},
+        "usage_source": source if isinstance(source := usage.get("source"), str) else None,
+        "day": day_of(call.started_at),
+        # It is no process of this store.
+        "replica": None,
     }
 
 

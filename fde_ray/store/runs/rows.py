@@ -330,18 +330,31 @@ class CallRow(NamedTuple):
     model_returned: str | None
     offline: bool
     reply: Any
-    """None until finished, and again after pruning."""
+    """None: replies are kept apart, for repeats of the call (`Calls.known_call`)."""
+    model_asked: str | None = None
+    """Another name that an agent said; the run's model was called instead."""
+    replica: str | None = None
+    """The process that carried it out; None = its program did not say."""
+    reserved_nanousd: int | None = None
+    """What budgets held for it; None = none bound it."""
+    owners: str | None = None
+    """The budgets that paid for it, one a line."""
+    shrunk_to: int | None = None
+    """The most output that it might have, where its run's budget made that less."""
+    raw_usage: dict[str, Any] | None = None
+    """As the provider sent it."""
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> Self:
-        usage, reply = row[14], row[19]
+        usage, raw = row[14], row[25]
         return cls._make(
             (
                 *row[:14],
                 None if usage is None else json.loads(usage),
                 *row[15:18],
                 bool(row[18]),
-                None if reply is None else json.loads(reply),
+                *row[19:25],
+                None if raw is None else json.loads(raw),
             )
         )
 

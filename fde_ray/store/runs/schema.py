@@ -252,10 +252,69 @@ ledger = Table(
     _optional("model_returned"),
     _number("offline", 0),
     _optional("reply"),
+    _since(6, _optional("day")),
+    _since(6, _optional("replica")),
+    _since(6, _optional("model_asked")),
+    _since(6, _optional("usage_source")),
+    _since(6, _optional("cached_tokens", BigInteger)),
+    _since(6, _optional("cache_write_5m_tokens", BigInteger)),
+    _since(6, _optional("cache_write_1h_tokens", BigInteger)),
+    _since(6, _optional("reasoning_tokens", BigInteger)),
+    _since(6, _optional("reserved_nanousd", BigInteger)),
+    _since(6, _optional("owners")),
+    _since(6, _optional("shrunk_to", BigInteger)),
+    _since(6, _optional("raw_usage")),
     Index("ledger_by_run", "run_id"),
     Index("ledger_by_subject", "subject"),
+    # Dropped by version 6: without an index on what changes, the end of a call touches no index.
     Index("ledger_by_state", "state"),
+    _later_index(6, "ledger_by_day", "day"),
+    _later_index(6, "ledger_by_replica", "replica"),
 )
+replies = Table(
+    "replies",
+    metadata,
+    _key("call_id"),
+    _text("subject"),
+    _text("reply"),
+    _later_index(6, "replies_by_subject", "subject"),
+    info={"since": 6},
+)
+"""What repeats of a call get until its session closes."""
+replicas = Table(
+    "replicas",
+    metadata,
+    _key("boot"),
+    _text("name"),
+    _text("host"),
+    _number("pid"),
+    _text("pid_started"),
+    _time("started_at"),
+    _time("alive_until"),
+    info={"since": 6},
+)
+"""Processes that have calls under way. The calls of one whose lease ran out have no end."""
+budgets = Table(
+    "budgets",
+    metadata,
+    _key("owner"),
+    Column("spent", BigInteger, nullable=False),
+    Column("reserved", BigInteger, nullable=False),
+    _number("unpriced"),
+    info={"since": 6},
+)
+"""Counters beside the ledger, in nano-dollars: what calls have cost; what calls under way, and
+chunks of replicas, may yet cost."""
+budget_chunks = Table(
+    "budget_chunks",
+    metadata,
+    _key("owner"),
+    _key("boot"),
+    Column("held", BigInteger, nullable=False),
+    Column("spent", BigInteger, nullable=False),
+    info={"since": 6},
+)
+"""Of the reserve of a shared budget, what each replica holds; `spent` = all that it has told of."""
 liveness = Table("liveness", metadata, _key("replica"), _time("at"))
 breakers = Table(
     "breakers",

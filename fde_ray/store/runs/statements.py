@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Protocol
 
-from sqlalchemy import Table, insert, or_, update
+from sqlalchemy import Float, Table, Text, insert, or_, update
 from sqlalchemy.sql import ClauseElement
 
 
@@ -143,3 +143,78 @@ def updating(table: Table, *where: Any, columns: Sequence[str] = (), **values: A
     """Set `columns` from parameters of their names, and `values` from expressions."""
     clause = update(table).where(*where)
     return Statement(clause.values(**values) if values else clause, columns)
+
+
+class Bulk:
+    """One statement for many rows: on a server one round trip, whatever their number.
+
+    by_row: for one row, with `?`. by_array: for all, each column as an array. names: of the values
+    of a row, in their order.
+    """
+
+    __slots__ = ("by_array", "by_row", "names", "pick")
+
+    def __init__(self, by_row: str, by_array: str, names: Sequence[str]) -> None:
+        self.by_row, self.by_array, self.names = by_row, by_array, tuple(names)
+        self.pick = _picker(self.names)
+
+
+def keeping_all(table: Table, *columns: str) -> Bulk:
+    """Insert the rows that are not there; the number of rows changed says how many."""
+    into = f"INSERT INTO {table.name} ({_list(columns)})"
+    marks = ", ".join("?" * len(columns))
+    return Bulk(
+        f"{into} VALUES ({marks}) ON CONFLICT DO NOTHING",
+        f"{into} SELECT * FROM {_unnested(table, columns)} ON CONFLICT DO NOTHING",  # noqa: S608
+        columns,
+    )
+
+
+def updating_all(table: Table, keys: Sequence[str], columns: Sequence[str], only: str = "") -> Bulk:
+    """Set `columns` of the rows with these keys. only: a further condition, in SQL."""
+    name, names = table.name, (*columns, *keys)
+    more = f" AND {only}" if only else ""
+    by_key = " AND ".join(f'"{key}" = ?' for key in keys)
+    joined = " AND ".join(f'{name}."{key}" = v."{key}"' for key in keys)
+    by_mark = ", ".join(f'"{column}" = ?' for column in columns)
+    by_name = ", ".join(f'"{column}" = v."{column}"' for column in columns)
+    source = f"{_unnested(table, names)} AS v({_list(names)})"
+    return Bulk(
+        f"UPDATE {name} SET {by_mark} WHERE {by_key}{more}",  # noqa: S608
+        f"UPDATE {name} SET {by_name} FROM {source} WHERE {joined}{more}",  # noqa: S608
+        names,
+    )
+
+
+def finding_all(
+    table: Table, keys: Sequence[str], columns: Sequence[str], *, locked: bool = False
+) -> Bulk:
+    """Select `columns` of the rows with these keys, in the order of their keys; locked: FOR UPDATE
+    where others could change them."""
+    name = table.name
+    by_key = " AND ".join(f'"{key}" = ?' for key in keys)
+    joined = " AND ".join(f'{name}."{key}" = v."{key}"' for key in keys)
+    ordered = ", ".join(f'{name}."{key}"' for key in keys)
+    chosen = ", ".join(f'{name}."{column}"' for column in columns)
+    source = f"{_unnested(table, keys)} AS v({_list(keys)})"
+    lock = f" FOR UPDATE OF {name}" if locked else ""
+    return Bulk(
+        f"SELECT {chosen} FROM {name} WHERE {by_key}",  # noqa: S608
+        f"SELECT {chosen} FROM {name} JOIN {source} ON {joined} ORDER BY {ordered}{lock}",  # noqa: S608
+        keys,
+    )
+
+
+def _list(columns: Sequence[str]) -> str:
+    return ", ".join(f'"{column}"' for column in columns)
+
+
+def _unnested(table: Table, columns: Sequence[str]) -> str:
+    arrays = [f"${n}::{_array_of(table.c[c].type)}" for n, c in enumerate(columns, 1)]
+    return f"unnest({', '.join(arrays)})"
+
+
+def _array_of(kind: Any) -> str:
+    if isinstance(kind, Text):
+        return "text[]"
+    return "double precision[]" if isinstance(kind, Float) else "bigint[]"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +14,7 @@ from fde_ray.model.clock import Clock, SystemClock
 
 from .accounts import Accounts
 from .admission import Admission
+from .budgets import Budgets
 from .calls import Calls
 from .database import Database
 from .dialects import Dialect
@@ -21,6 +24,7 @@ from .generations import Generations
 from .grades import Grades
 from .inbox import Inbox
 from .leases import Leases, process_start
+from .ledger import LedgerWriter
 from .location import StoreLocation
 from .migrations import migrate
 from .notifier import Notifier
@@ -50,6 +54,7 @@ class RunStore(
     Dialogues,
     Pauses,
     Calls,
+    Budgets,
     Inbox,
     Accounts,
     SpendingReads,
@@ -75,6 +80,9 @@ class RunStore(
         self._host = socket.gethostname()
         self._started = process_start
         self._boots = set()
+        self.boot = uuid.uuid4().hex
+        started = process_start(os.getpid()) or ""
+        self._ledger = LedgerWriter(self._db, self._clock, self.boot, self._host, started)
 
     @classmethod
     def at(
@@ -101,6 +109,7 @@ class RunStore(
         return self
 
     async def close(self) -> None:
+        await self._ledger.close()
         await self._db.close()
 
     async def __aenter__(self) -> Self:

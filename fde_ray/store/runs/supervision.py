@@ -83,7 +83,7 @@ _CLOSE = updating(
     solve_end=func.coalesce(_A.solve_end, b("end_")),
     ended_at=func.coalesce(_A.ended_at, b("now_")),
 )
-_PRUNE = updating(schema.ledger, schema.ledger.c.subject == b("subject_"), columns=("reply",))
+_PRUNE = Statement(schema.replies.delete().where(schema.replies.c.subject == b("subject_")))
 _HANDLE = updating(schema.attempts, _A.subject == b("subject_"), columns=("handle",))
 _RUN_CHANGES = frozenset({"solve_end", "failure", "detail"})
 
@@ -329,7 +329,7 @@ def _close(
         result=result,
     )
     t.run(CLOSE_PAUSE, subject_=subject, closed_at=now)
-    t.run(_PRUNE, subject_=subject, reply=None)
+    t.run(_PRUNE, subject_=subject)
     t.wake(("session", subject))
     return changed == 1
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fde_ray.model.errors import Superseded
 
 from .dialects import Dialect
-from .statements import Statement
+from .statements import Bulk, Statement
 
 
 class Transaction:
@@ -35,6 +35,22 @@ class Transaction:
         form = statement.form(self._dialect)
         if many := [form.parameters(row) for row in rows]:
             self._dialect.execute_many(self._connection, form.sql, many)
+
+    def run_all(self, bulk: Bulk, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Execute for all rows and return how many were changed."""
+        if not rows:
+            return 0
+        return self._dialect.run_all(self._connection, bulk, self._picked(bulk, rows))
+
+    def find_all(self, bulk: Bulk, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """Return what is found for all rows of keys."""
+        if not rows:
+            return []
+        return self._dialect.find_all(self._connection, bulk, self._picked(bulk, rows))
+
+    def _picked(self, bulk: Bulk, rows: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+        storable = self._dialect.storable
+        return [storable(bulk.pick(row)) for row in rows]
 
     def one(self, statement: Statement, **values: Any) -> Any:
         """Return the first row as a tuple, or None."""

@@ -87,6 +87,30 @@ async def test_store_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -
     assert rows_of(path, "SELECT count(*) FROM shards") == [(257,)]
 
 
+async def test_calls_of_an_older_schema_get_their_day_and_their_replies_a_table(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "runs.db"
+    database = Database(SqliteDialect(path))
+    await database.open()
+    await migrate(database, 5.0, MIGRATIONS[:5])
+    columns = "call_id, try_no, subject, run_id, role, model, request_hash, price_hash"
+    reply = '{"message": {"content": "hi"}, "model": "x"}'
+    rows_of(
+        path,
+        f"INSERT INTO ledger ({columns}, started_at, state, reply)"
+        " VALUES ('c', 1, 'r.1', 'r', 'agent', 'm', 'h', 'p', 86400.5, 'finished', ?)",
+        reply,
+    )
+    await database.close()
+    async with RunStore(path) as store:
+        known = await store.known_call("c")
+        assert known is not None
+        assert known.reply is not None
+        assert known.reply.text == "hi"
+    assert rows_of(path, "SELECT day, replica FROM ledger") == [("1970-01-02", None)]
+
+
 async def test_older_program_works_with_tables_that_only_grew(tmp_path: Path) -> None:
     async with RunStore(tmp_path / "runs.db"):
         pass

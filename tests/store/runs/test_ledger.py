@@ -11,6 +11,7 @@ from fde_ray.metering.ledger import MeteredChat
 from fde_ray.model.states import Role
 from fde_ray.store.errors import RowMissing
 from fde_ray.store.runs import Epoch, RunStore
+from fde_ray.store.runs.dialects import Dialect
 from tests.store.builders import (
     GRADE,
     SHA,
@@ -129,9 +130,12 @@ async def test_grading_is_billed_to_its_own_grade(store: RunStore, epoch: Epoch)
 
 
 async def test_calls_in_flight_of_a_dead_process_become_ambiguous(
-    store: RunStore, clock: ManualClock
+    store: RunStore, dialect: Dialect, clock: ManualClock
 ) -> None:
-    await store.start_call(make_call_start("c", SUBJECT))
+    async with RunStore(dialect, clock) as dead:
+        await dead.start_call(make_call_start("c", SUBJECT))
+    assert await store.close_ambiguous() == 0
+    clock.at += 61
     assert await store.close_ambiguous() == 1
     assert await store.close_ambiguous() == 0
     (row,) = await store.calls_of(RUN)

@@ -25,6 +25,8 @@ from tests.store.builders import (
     GRADE,
     SHA,
     ManualClock,
+    make_call_finish,
+    make_call_start,
     make_inputs,
     make_plan,
     make_replied,
@@ -292,6 +294,27 @@ async def test_commit_that_gets_no_reply_is_made_once(
     assert await serial_of(store) == before + 1
     assert calls == result == (1 if cut == "reply" else 2)
     assert news.is_set()
+
+
+@pytest.mark.parametrize("cut", ["before", "reply"])
+async def test_calls_whose_commit_gets_no_reply_are_in_the_ledger_once(
+    proxied: tuple[RunStore, Proxy], cut: str
+) -> None:
+    store, proxy = proxied
+    budget = {"budget_nanousd": 1000, "reserved_nanousd": 100}
+    proxy.cut = cut
+    starts = (store.start_call(make_call_start(f"c{n}", SUBJECT, **budget)) for n in range(5))
+    await asyncio.gather(*starts)
+    proxy.cut = cut
+    ends = (
+        store.finish_call(make_call_finish(f"c{n}", cost_nanousd=7, is_held=True))
+        for n in range(5)
+    )
+    await asyncio.gather(*ends)
+    assert proxy.cuts == 2
+    rows = await store.calls_of(RUN)
+    assert [(row.state, row.cost_nanousd) for row in rows] == [("finished", 7)] * 5
+    assert await store.budget(f"run:{RUN}") == (35, 0, 0)
 
 
 async def test_server_that_restarts_costs_no_call() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from fde_ray.store.runs.statements import Compiler
+from fde_ray.store.runs.statements import Bulk, Compiler
 
 if TYPE_CHECKING:
     from fde_ray.store.runs.transaction import Transaction
@@ -32,6 +32,10 @@ class Link(Protocol):
     def open(self) -> None: ...
     def close(self) -> None:
         """Disconnect; it may be opened again."""
+        ...
+
+    def leave(self) -> None:
+        """Let a call that waits for a database that is away give up; from any thread, for good."""
         ...
 
     def write(self, change: Callable[[Transaction], T]) -> Written[T]:
@@ -92,3 +96,10 @@ class Dialect(Compiler, Protocol):
         ...
 
     def execute_many(self, connection: Any, sql: str, rows: Sequence[tuple[Any, ...]]) -> None: ...
+    def run_all(self, connection: Any, bulk: Bulk, rows: Sequence[tuple[Any, ...]]) -> int:
+        """Execute for all rows and return how many were changed."""
+        ...
+
+    def find_all(
+        self, connection: Any, bulk: Bulk, rows: Sequence[tuple[Any, ...]]
+    ) -> list[tuple[Any, ...]]: ...

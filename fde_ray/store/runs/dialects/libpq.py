@@ -6,7 +6,7 @@ type. Prepared statements are never made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 import psycopg
@@ -91,6 +91,19 @@ class Session:
                 for data, read in zip(found, readers, strict=True)
             ]
         )
+
+
+def array(values: Iterable[Any]) -> str:
+    """Return an array in the server's own notation."""
+    return "{" + ",".join([_element(value) for value in values]) + "}"
+
+
+def _element(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return repr(value)
 
 
 def _text(value: Any) -> bytes | None:

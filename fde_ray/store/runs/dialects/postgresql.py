@@ -10,6 +10,7 @@ import logging
 import math
 import random
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,12 +23,12 @@ from sqlalchemy.dialects.postgresql.base import PGTypeCompiler
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from fde_ray.model.errors import StoreError, UserError
-from fde_ray.store.runs.statements import storable_texts
+from fde_ray.store.runs.statements import Bulk, storable_texts
 from fde_ray.store.runs.transaction import Transaction
 
 from . import Written
 from .connecting import connection_settings, translated
-from .libpq import Session
+from .libpq import Session, array
 from .outages import Outage
 
 log = logging.getLogger(__name__)
@@ -170,12 +171,22 @@ class PostgresDialect:
     def execute_many(self, connection: Any, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
         connection.execute_many(sql, rows)
 
+    def run_all(self, connection: Any, bulk: Bulk, rows: Sequence[tuple[Any, ...]]) -> int:
+        return int(connection.execute(bulk.by_array, _arrays(rows)).rowcount)
+
+    def find_all(
+        self, connection: Any, bulk: Bulk, rows: Sequence[tuple[Any, ...]]
+    ) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = connection.execute(bulk.by_array, _arrays(rows)).fetchall()
+        return found
+
 
 class PostgresLink:
     def __init__(self, dialect: PostgresDialect) -> None:
         self.dialect = dialect
         self.connection: psycopg.Connection[Any] | None = None
         self._session: Session | None = None
+        self._leaving = threading.Event()
 
     def open(self) -> None:
         self._patiently(self._opened)
@@ -185,6 +196,9 @@ class PostgresLink:
             with suppress(psycopg.Error):
                 self.connection.close()
         self.connection = self._session = None
+
+    def leave(self) -> None:
+        self._leaving.set()
 
     def write(self, change: Callable[[Transaction], T]) -> Written[T]:
         return self._patiently(lambda: self._written(change))
@@ -252,7 +266,7 @@ class PostgresLink:
                 if time.monotonic() - began > patience_s:
                     raise StoreError(f"{self.dialect.place} cannot be reached") from error
             except psycopg.Error as error:
-                if self._is_lost(error):
+                if is_lost := self._is_lost(error):
                     began = min(began, outage.began())
                     self.close()
                 elif error.sqlstate == _TAKEN and looks < _LOOKS:
@@ -262,7 +276,8 @@ class PostgresLink:
                     raise translated(error, self.dialect.place) from error
                 self._roll_back()
                 ours = translated(error, self.dialect.place)
-                if isinstance(ours, UserError) or time.monotonic() - began > patience_s:
+                is_over = time.monotonic() - began > patience_s
+                if isinstance(ours, UserError) or is_over or (is_lost and self._leaving.is_set()):
                     raise ours from error
             except BaseException:
                 self._roll_back()
@@ -282,6 +297,10 @@ class PostgresLink:
                 self._session.execute("ROLLBACK")
         except psycopg.Error:
             self.close()
+
+
+def _arrays(rows: Sequence[tuple[Any, ...]]) -> list[str]:
+    return [array(column) for column in zip(*rows, strict=True)]
 
 
 def _is_nan(value: Any) -> bool:

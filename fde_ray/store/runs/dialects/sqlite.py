@@ -15,7 +15,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from fde_ray.model.clock import SystemClock
 from fde_ray.model.errors import FdeRayError, StoreError, UserError
 from fde_ray.store.errors import Unstorable
-from fde_ray.store.runs.statements import storable_texts
+from fde_ray.store.runs.statements import Bulk, storable_texts
 from fde_ray.store.runs.transaction import Transaction
 
 from . import Written
@@ -88,6 +88,14 @@ class SqliteDialect:
     def execute_many(self, connection: Any, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
         connection.executemany(sql, rows)
 
+    def run_all(self, connection: Any, bulk: Bulk, rows: Sequence[tuple[Any, ...]]) -> int:
+        return int(connection.executemany(bulk.by_row, rows).rowcount)
+
+    def find_all(
+        self, connection: Any, bulk: Bulk, rows: Sequence[tuple[Any, ...]]
+    ) -> list[tuple[Any, ...]]:
+        return [row for keys in rows for row in connection.execute(bulk.by_row, keys)]
+
 
 class SqliteLink:
     def __init__(self, dialect: SqliteDialect) -> None:
@@ -105,6 +113,9 @@ class SqliteLink:
         if self.connection is not None:
             self.connection.close()
             self.connection = None
+
+    def leave(self) -> None:
+        """A file is never away."""
 
     def write(self, change: Callable[[Transaction], T]) -> Written[T]:
         return self._done("BEGIN IMMEDIATE", change)

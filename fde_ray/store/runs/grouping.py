@@ -1,0 +1,102 @@
+"""Group commit: what many callers write at one time is one transaction, and each waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from fde_ray.model.errors import StoreError
+
+from .database import Database, Transaction
+
+ItemT = TypeVar("ItemT")
+
+WINDOW_S = 0.008
+"""Between the beginnings of two transactions; whoever comes first after a lull waits for nobody."""
+MOST = 256
+"""Items of one transaction."""
+
+Outcome = Any
+"""What an item's caller gets; an exception is raised to that caller alone."""
+
+
+class _Waiting(NamedTuple, Generic[ItemT]):
+    item: ItemT
+    future: asyncio.Future[Any]
+
+
+class GroupCommit(Generic[ItemT]):
+    """`apply` writes items in one transaction and returns an outcome for each.
+
+    An error that it raises undoes all of them: they are then tried one by one, unless the database
+    is away.
+    """
+
+    def __init__(
+        self, database: Database, apply: Callable[[Transaction, Sequence[ItemT]], list[Outcome]]
+    ) -> None:
+        self._db, self._apply = database, apply
+        self._waiting: list[_Waiting[ItemT]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._began_at = float("-inf")
+        self._timer: asyncio.Handle | None = None
+        self._commit: asyncio.Task[None] | None = None
+
+    async def written(self, item: ItemT) -> Any:
+        """Return the item's outcome once it is committed."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._timer, self._commit, self._waiting = loop, None, None, []
+            self._began_at = float("-inf")
+        waiting = _Waiting(item, loop.create_future())
+        self._waiting.append(waiting)
+        self._schedule(loop)
+        return await waiting.future
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is None and self._commit is None and self._waiting:
+            due = self._began_at + WINDOW_S
+            if due <= loop.time():
+                self._timer = loop.call_soon(self._begin, loop)
+            else:
+                self._timer = loop.call_at(due, self._begin, loop)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer, self._began_at = None, loop.time()
+        batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
+        self._commit = loop.create_task(self._committed(batch), name="group commit")
+        self._commit.add_done_callback(lambda _: self._ended(loop))
+
+    def _ended(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._commit = None
+        if not loop.is_closed():
+            self._schedule(loop)
+
+    async def _committed(self, batch: Sequence[_Waiting[ItemT]]) -> None:
+        items = [one.item for one in batch]
+        try:
+            outcomes = await self._db.write(lambda t: self._apply(t, items))
+        except StoreError as error:
+            outcomes = [error] * len(batch)
+        except Exception as error:  # noqa: BLE001 - goes to the callers
+            if len(batch) > 1:
+                for one in batch:
+                    await self._committed([one])
+                return
+            outcomes = [error]
+        except BaseException:
+            for one in batch:
+                one.future.cancel()
+            raise
+        for one, outcome in zip(batch, outcomes, strict=True):
+            _settle(one.future, outcome)
+
+
+def _settle(future: asyncio.Future[Any], outcome: Outcome) -> None:
+    if future.cancelled():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
