@@ -150,7 +150,7 @@ async def test_a_call_in_flight_is_finished_before_the_process_ends(
         )
         await bench.model.reached.wait()
         end.set()
-        while process.health.reason != "leaving":
+        while process.health.reason != "leaving":  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.3)
         assert not running.done()
@@ -343,7 +343,7 @@ def test_no_place_to_listen_on(text: str) -> None:
     "wrong", ["host:80", "https://host:80", "http://host", "http://host:80/v1", "unix:rel", "", "x"]
 )
 def test_an_address_that_no_shim_can_use_is_refused(wrong: str) -> None:
-    with pytest.raises(ValueError, match="http://host:port|full path"):
+    with pytest.raises(ValueError, match=r"http://host:port|full path"):
         PlanesProfile(run=wrong)
 
 
