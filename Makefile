@@ -11,7 +11,8 @@ WEED := $(GO_TOOLS)/weed-$(WEED_VERSION)/weed
 S3_TESTS := tests/store/objects tests/field_reports/test_s.py tests/cli/test_pull_killed.py \
 	tests/e2e/test_s3.py
 
-.PHONY: help setup demo test test-ray chaos lint test-s3 test-s3-long test-local-llm bench fmt lock clean
+.PHONY: help setup demo test test-ray chaos lint test-s3 test-s3-long test-local-llm bench fmt lock \
+	clean lab-build lab-images lab-up lab-down lab-status test-kube
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -35,7 +36,7 @@ test-ray-long: setup $(VERSITYGW) ## test-ray, and with PostgreSQL and a real S3
 lint: setup ## check style, types and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict fde_ray
+	$(BIN)/mypy --strict fde_ray cluster
 	$(BIN)/lint-imports --no-cache
 
 test-local-llm: setup ## run the tests against a small model on this machine (280 MB download)
@@ -63,6 +64,25 @@ $(WEED):
 	folder=$$(go mod download -json github.com/seaweedfs/seaweedfs@$(WEED_VERSION) \
 		| sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p') && cd "$$folder" && \
 		CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o $@ ./weed
+
+# A one-machine Kubernetes for tests; docs/lab.md tells more.
+lab-build: setup ## build the lab's programs (needs Go; 25 minutes when cold, then seconds)
+	@$(BIN)/python -m cluster.lab build
+
+lab-images: lab-build ## make the images the lab's pods run (needs mmdebstrap and buildah)
+	@$(BIN)/python -m cluster.lab images
+
+lab-up: setup ## bring up the one-machine Kubernetes, as root; prints its KUBECONFIG
+	@$(BIN)/python -m cluster.lab up
+
+lab-down: setup ## take it down and leave nothing but the cache
+	@$(BIN)/python -m cluster.lab down
+
+lab-status: setup ## tell how it is (ARGS=--json for programs)
+	@$(BIN)/python -m cluster.lab status $(ARGS)
+
+test-kube: lab-images lab-up ## run the tests that need the lab
+	$(BIN)/pytest -m kube $(or $(PYTEST_ARGS),tests/kube)
 
 chaos: setup ## break everything everywhere (long; CHAOS_SEED=n plays one again)
 	$(BIN)/pytest -m "slow or ray or not slow" $(or $(PYTEST_ARGS),tests/chaos)

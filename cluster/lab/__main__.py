@@ -1,0 +1,93 @@
+"""The lab's commands: `python -m cluster.lab build|images|up|status|stop|start|nodes|down`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from fde_ray.model.errors import UserError
+
+from .building import build_all
+from .images import make_images
+from .layout import Layout, find_layout
+from .lowering import bring_down, stop_daemon
+from .machine import check_for_building
+from .raising import bring_up
+from .report import status, table
+from .simulation import set_nodes
+from .state import locked
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return the exit code: 0 done, 1 the lab is not (wholly) up, 2 something to mend."""
+    words = _parser().parse_args(arguments)
+    layout = find_layout(os.environ)
+    try:
+        return int(words.run(layout, words) or 0)
+    except UserError as error:
+        print(f"lab: {error}", file=sys.stderr)
+        return UserError.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def _say(text: str) -> None:
+    print(f"lab: {text}", file=sys.stderr, flush=True)
+
+
+def _build(layout: Layout, _: argparse.Namespace) -> None:
+    check_for_building()
+    build_all(layout.builds, _say)
+
+
+def _images(layout: Layout, words: argparse.Namespace) -> None:
+    make_images(layout, _say, words.names)
+
+
+def _up(layout: Layout, _: argparse.Namespace) -> None:
+    bring_up(layout, _say)
+    print(f"export KUBECONFIG={layout.kubeconfig}")
+
+
+def _down(layout: Layout, _: argparse.Namespace) -> None:
+    bring_down(layout, _say)
+
+
+def _status(layout: Layout, words: argparse.Namespace) -> int:
+    found = status(layout)
+    print(found.model_dump_json(indent=2) if words.json else table(found))
+    return 0 if found.state == "up" else 1
+
+
+def _stop(layout: Layout, words: argparse.Namespace) -> None:
+    with locked(layout):
+        stop_daemon(layout, words.name)
+
+
+def _nodes(layout: Layout, words: argparse.Namespace) -> None:
+    set_nodes(layout, words.count, _say)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m cluster.lab", description=__doc__)
+    verbs = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def verb(name: str, run: object, text: str) -> argparse.ArgumentParser:
+        added = verbs.add_parser(name, help=text, description=text)
+        added.set_defaults(run=run)
+        return added
+
+    verb("build", _build, "build what is missing of the binaries (25 minutes when cold)")
+    verb("images", _images, "make what is missing of the images").add_argument("names", nargs="*")
+    verb("up", _up, "start what does not run of the lab and print its KUBECONFIG")
+    verb("down", _down, "end the lab and leave nothing but the cache")
+    verb("status", _status, "tell how it is").add_argument("--json", action="store_true")
+    verb("stop", _stop, "stop one part (`up` starts it again)").add_argument("name")
+    verb("nodes", _nodes, "have COUNT simulated nodes").add_argument("count", type=int)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

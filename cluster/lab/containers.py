@@ -1,0 +1,96 @@
+"""containerd's store: images are imported once, what pods leave in it is forgotten at each start.
+
+The catalogue of the images alone is kept beside the live one. A new cluster starts from it, so no
+container of an earlier one is ever known again, however that one ended.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fde_ray.model.errors import UserError
+
+from .building import Say
+from .fence import run
+from .layout import Layout
+from .processes import last_lines
+
+_READY_S = 20.0
+_IMPORT_S = 300.0
+
+
+class Archive(NamedTuple):
+    """An image as it lies in the cache. key: changes with its content."""
+
+    path: Path
+    key: str
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+
+def archives(layout: Layout) -> list[Archive]:
+    """Return the images that every cluster holds; PAUSE first, then by name."""
+    found = sorted(layout.images.glob("*.tar"), key=lambda p: (p.stem != "pause", p.stem))
+    return [Archive(path, path.with_suffix(".key").read_text()) for path in found]
+
+
+class Store:
+    """The store of a lab. enter: the command prefix that leads inside the fence."""
+
+    def __init__(self, layout: Layout, enter: Sequence[str], path: str) -> None:
+        self._layout, self._enter, self._path = layout, enter, path
+        root = layout.container_root
+        self._catalogue = root / "io.containerd.metadata.v1.bolt" / "meta.db"
+        self._images_only = root / "images-only.db"
+        self._imported = root / "imported"
+
+    def reset(self) -> None:
+        """Forget every container; containerd must not run. Without a catalogue, forget all."""
+        if self._images_only.exists() and self._catalogue.exists():
+            shutil.copyfile(self._images_only, self._catalogue)
+        else:
+            shutil.rmtree(self._layout.container_root, ignore_errors=True)
+
+    def wait(self) -> None:
+        """Return when containerd answers."""
+        give_up = time.monotonic() + _READY_S
+        while subprocess.run(self._ctr("version"), capture_output=True, check=False).returncode:
+            if time.monotonic() > give_up:
+                said = last_lines(self._layout.logs / "containerd.log")
+                raise UserError(f"containerd does not answer: {said}")
+            time.sleep(0.05)
+
+    def missing(self) -> list[Archive]:
+        """Return the archives whose present content is not in the store."""
+        return [each for each in archives(self._layout) if self._known(each) != each.key]
+
+    def add(self, archive: Archive, say: Say) -> None:
+        say(f"importing image {archive.name} ...")
+        run(self._ctr("images", "import", str(archive.path)), timeout_s=_IMPORT_S, path=self._path)
+        self._imported.mkdir(parents=True, exist_ok=True)
+        (self._imported / archive.name).write_text(archive.key)
+
+    def keep_catalogue(self) -> None:
+        """Remember the images of now; there must be no container yet, and no containerd."""
+        new = self._images_only.with_suffix(".new")
+        shutil.copyfile(self._catalogue, new)
+        new.rename(self._images_only)
+
+    def _known(self, archive: Archive) -> str | None:
+        try:
+            return (self._imported / archive.name).read_text()
+        except OSError:
+            return None
+
+    def _ctr(self, *words: str) -> list[str]:
+        """The path of the socket has to be absolute."""
+        socket = str(self._layout.containerd_socket)
+        program = str(self._layout.bin / "ctr")
+        return [*self._enter, program, "--address", socket, "--namespace", "k8s.io", *words]

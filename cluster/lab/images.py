@@ -1,0 +1,117 @@
+"""Makes the images of the lab without a registry: Debian packages in, OCI archives out.
+
+Each archive lies in the cache under its name, beside a key of all that went into it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fde_ray.model.base import digest, sha256_hex
+from fde_ray.model.errors import UserError, shortened
+
+from .building import Say
+from .layout import SOURCES, Layout, image
+from .machine import IMAGE_TOOLS, check_root, check_tools
+from .modules import TABLE, build_folder
+
+SUITE = "bookworm"
+PACKAGES = ("bash", "ca-certificates", "iproute2", "netcat-openbsd", "procps", "python3", "wget")
+_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+_RECIPES = SOURCES / "images"
+
+
+class Image(NamedTuple):
+    """name: of its folder in `images/`, which holds the Containerfile. files: what that copies."""
+
+    name: str
+    files: tuple[Path, ...] = ()
+    needs: tuple[str, ...] = ()
+    """Images that it starts from."""
+
+
+def make_images(layout: Layout, say: Say, names: Sequence[str] = ()) -> None:
+    """Make what is missing or older than its recipe; only the named ones when there are names."""
+    check_root()
+    check_tools(IMAGE_TOOLS, [] if _KEYRING.exists() else ["debian-archive-keyring"])
+    keys: dict[str, str] = {}
+    for each in _table(layout):
+        keys[each.name] = _key(each, keys)
+        if names and each.name not in names:
+            continue
+        if _is_made(layout, each.name, keys[each.name]):
+            say(f"image {each.name} is there")
+            continue
+        say(f"making image {each.name} ...")
+        _make(layout, each, keys[each.name])
+    say(f"images ready in {layout.images}; a running lab gets new ones at its next `lab-up`")
+
+
+def _table(layout: Layout) -> tuple[Image, ...]:
+    pause = next(module for module in TABLE if module.name == "pause")
+    folder = build_folder(layout.builds, pause)
+    if not folder.is_dir():
+        raise UserError("the pause program is not built yet: run `make lab-build`")
+    return (
+        Image("pause", (folder / "pause",)),
+        Image("base"),
+        Image("runner", needs=("base",)),
+    )
+
+
+def _key(each: Image, keys: dict[str, str]) -> str:
+    recipe = (_RECIPES / each.name / "Containerfile").read_text()
+    inputs = {path.name: sha256_hex(path.read_bytes()) for path in each.files}
+    packages = [SUITE, *PACKAGES] if each.name == "base" else []
+    return digest([recipe, inputs, packages, [keys[name] for name in each.needs]])[:20]
+
+
+def _is_made(layout: Layout, name: str, key: str) -> bool:
+    archive = layout.images / f"{name}.tar"
+    marker = archive.with_suffix(".key")
+    return archive.exists() and marker.exists() and marker.read_text() == key
+
+
+def _make(layout: Layout, each: Image, key: str) -> None:
+    layout.images.mkdir(parents=True, exist_ok=True)
+    archive = layout.images / f"{each.name}.tar"
+    with tempfile.TemporaryDirectory(dir=layout.cache, prefix=".image-") as scratch:
+        context = Path(scratch) / "context"
+        shutil.copytree(_RECIPES / each.name, context)
+        for path in each.files:
+            shutil.copy(path, context)
+        if each.name == "base":
+            _bootstrap(context / "root.tar")
+        for needed in each.needs:
+            _buildah(layout, scratch, ["pull", f"oci-archive:{layout.images}/{needed}.tar"])
+        reference = image(each.name)
+        _buildah(layout, scratch, ["bud", "--timestamp=0", "--pull-never", f"--tag={reference}",
+                                   f"--file={context}/Containerfile", str(context)])  # fmt: skip
+        new = Path(scratch) / "new.tar"
+        _buildah(layout, scratch, ["push", reference, f"oci-archive:{new}:{reference}"])
+        archive.with_suffix(".key").unlink(missing_ok=True)
+        new.rename(archive)
+        archive.with_suffix(".key").write_text(key)
+
+
+def _bootstrap(target: Path) -> None:
+    include = f"--include={','.join(PACKAGES)}"
+    _run(["mmdebstrap", "--quiet", "--variant=minbase", include, SUITE, str(target)])
+
+
+def _buildah(layout: Layout, scratch: str, words: Sequence[str]) -> None:
+    """Its store is scratch, its mounts its own; `chroot` because nested groups may be refused."""
+    store = ["--root", f"{scratch}/store", "--runroot", f"{scratch}/run"]
+    _run(["unshare", "--mount", "env", "BUILDAH_ISOLATION=chroot", "buildah", *store, *words])
+
+
+def _run(argv: Sequence[str]) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        said = shortened(done.stderr.strip()[-400:] or done.stdout.strip()[-400:])
+        raise UserError(f"`{shortened(' '.join(argv), 120)}` failed: {said}")

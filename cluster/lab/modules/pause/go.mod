@@ -1,0 +1,3 @@
+module fde-ray/lab/pause
+
+go 1.24.0

@@ -1,0 +1,181 @@
+"""Brings the lab up, or what is missing of it: idempotent, and clear about what is in the way."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fde_ray.model.errors import UserError
+
+from . import cgroups, lowering
+from .api import Api
+from .building import Say
+from .certificates import leaves, write_certificates
+from .containers import Store
+from .daemons import Daemon, daemons
+from .fence import entering, holder, missing_folders, raise_fence, run
+from .layout import NAME, Layout
+from .machine import check_for_running, check_root
+from .modules import TABLE, build_folder, missing_modules
+from .network import Network, chosen_network, used_networks
+from .objects import as_list, first_objects
+from .processes import PidRecord, last_lines, lives, read_record, spawn, write_record
+from .rendering import NODE, files, kubeconfig
+from .state import LabState, locked, read_state, write_state
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_READY_S = 120.0
+_POLICY_CHAIN = "KUBE-ROUTER-FORWARD"
+
+
+def bring_up(layout: Layout, say: Say) -> None:
+    """Start whatever does not run yet and return when pods can run under network policies."""
+    check_root()
+    check_for_running()
+    if missing := missing_modules(layout.builds):
+        names = ", ".join(module.name for module in missing)
+        raise UserError(f"not built yet: {names}. Run `make lab-build` (25 minutes when cold)")
+    with locked(layout):
+        Lab(layout, _state(layout, say)).bring_up(say)
+
+
+class Lab:
+    """A lab whose addresses are known, running or not."""
+
+    def __init__(self, layout: Layout, state: LabState) -> None:
+        self.layout = layout
+        self.network: Network = state.network
+        self.path = f"{layout.bin}:{SYSTEM_PATH}"
+        self.group = cgroups.make_groups()
+
+    def bring_up(self, say: Say) -> None:
+        began = time.monotonic()
+        self._write_files()
+        is_new = holder(self.layout) is None
+        fence = raise_fence(self.layout, self.network, self.group, self.path)
+        enter = entering(fence)
+        store = Store(self.layout, enter, self.path)
+        if is_new:
+            store.reset()
+        wanted = daemons(self.layout, self.network)
+        for daemon in wanted:
+            if daemon.first:
+                self.start(daemon, fence)
+        store.wait()
+        if is_new:
+            self._import_images(store, wanted[0], fence, say)
+        api = Api(self.layout, self.network)
+        self._wait("the API server", api.is_ready)
+        say(f"API server ready after {time.monotonic() - began:.1f} s")
+        for daemon in wanted:
+            self.start(daemon, fence)
+        self._apply(api, enter)
+        self._wait("the node", lambda: api.node_is_ready(NODE))
+        self._wait("the network policies", lambda: self._has_policies(enter))
+        say(f"node ready after {time.monotonic() - began:.1f} s")
+
+    def start(self, daemon: Daemon, fence: PidRecord) -> None:
+        record_file = self.layout.pids / daemon.name
+        if lives(read_record(record_file)):
+            return
+        log = self.layout.logs / f"{daemon.name}.log"
+        argv = [*entering(fence), *daemon.argv]
+        write_record(record_file, spawn(argv, log, self.group, self.path))
+
+    def _import_images(self, store: Store, containerd: Daemon, fence: PidRecord, say: Say) -> None:
+        """Only while no container exists can the catalogue of images be kept for the next lab."""
+        missing = store.missing()
+        for archive in missing:
+            store.add(archive, say)
+        if missing:
+            lowering.stop_daemon(self.layout, containerd.name)
+            store.keep_catalogue()
+            self.start(containerd, fence)
+            store.wait()
+
+    def _write_files(self) -> None:
+        layout = self.layout
+        if not (layout.pki / "ca.crt").exists():
+            wanted = leaves(self.network, NODE)
+            write_certificates(layout.pki, wanted, datetime.now(UTC))
+        for user in ("admin", "controller-manager", "scheduler", "kubelet", "proxy"):
+            _write(layout.kubeconfig_of(user), kubeconfig(user, self.network, layout.pki), 0o600)
+        for name, text in files(layout, self.network).items():
+            _write(layout.home / name, text)
+        layout.logs.mkdir(exist_ok=True)
+        _link_binaries(layout)
+
+    def _apply(self, api: Api, enter: list[str]) -> None:
+        self._wait("the first service account", api.has_default_account)
+        kubectl = [*enter, str(self.layout.bin / "kube"), "kubectl"]
+        how = ["--kubeconfig", str(self.layout.kubeconfig), "apply", "--server-side", "-f", "-"]
+        run([*kubectl, *how], text=as_list(first_objects(self.network)), path=self.path)
+
+    def _has_policies(self, enter: list[str]) -> bool:
+        argv = [*enter, "iptables", "-w", "-S", _POLICY_CHAIN]
+        return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+
+    def _wait(self, what: str, is_there: Callable[[], bool]) -> None:
+        give_up = time.monotonic() + _READY_S
+        while not is_there():
+            for path in sorted(self.layout.pids.iterdir()):
+                if not lives(read_record(path)):
+                    said = last_lines(self.layout.logs / f"{path.name}.log")
+                    raise UserError(f"{path.name} ended while the lab came up: {said}")
+            if time.monotonic() > give_up:
+                raise UserError(
+                    f"{what} is not ready after {_READY_S:.0f} s; see {self.layout.logs}"
+                )
+            time.sleep(0.1)
+
+
+def _state(layout: Layout, say: Say) -> LabState:
+    """Return the note of the lab that runs, or of a new one on a cleared place."""
+    state = read_state(layout)
+    if state is not None and cgroups.members():
+        return state
+    if state is not None:
+        say("a lab ended without being taken down; clearing what is left of it")
+    lowering.clear(layout, state)
+    _refuse_occupied()
+    state = LabState(block=chosen_network(used_networks()).block, made=missing_folders())
+    write_state(layout, state)
+    return state
+
+
+def _refuse_occupied() -> None:
+    if Path(f"/sys/class/net/{NAME}").exists():
+        raise UserError(
+            f"a link named {NAME} is in the way and is not this lab's: look at "
+            f"`ip link show {NAME}` and remove it with `ip link delete {NAME}`"
+        )
+    if strangers := cgroups.members():
+        raise UserError(
+            f"the control group {NAME} holds processes of another lab (for example pid "
+            f"{min(strangers)}): take that one down first"
+        )
+
+
+def _link_binaries(layout: Layout) -> None:
+    layout.bin.mkdir(exist_ok=True)
+    for module in TABLE:
+        folder = build_folder(layout.builds, module)
+        for name in module.binaries:
+            link = layout.bin / name
+            if not link.exists():
+                link.unlink(missing_ok=True)
+                link.symlink_to(folder / name)
+    kubectl = layout.bin / "kubectl"
+    if not kubectl.exists():
+        kubectl.write_text(f'#!/bin/sh\nexec {layout.bin}/kube kubectl "$@"\n')
+        kubectl.chmod(0o755)
+
+
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_text() != text:
+        path.touch(mode)
+        path.write_text(text)
