@@ -42,9 +42,9 @@ def demo(
 
       fde-ray demo --json > demo.json
     """
+    from .planning import show_plan
     from .running import carried_out, finish, resuming
     from .setting import preset, profile_from, wait_for
-    from .sweep import show_plan
 
     chosen = profile_from(profile, engine=engine)
     spec = named(preset("demo").evolve(repeats=repeats), chosen, fresh=fresh)

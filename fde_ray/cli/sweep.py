@@ -52,22 +52,38 @@ def plan(
     spec: SpecArgument,
     case: CaseOption = None,
     available: AvailableOption = False,
+    assume: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--assume",
+            metavar="ROLE=PROMPT/OUTPUT",
+            help="Tokens that a model of this role takes in one run, for the forecast where no "
+            "such run is done: agent=1M-6M@80%/50k-300k, 80 % of the prompt from a cache. Repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     profile: ProfileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show the planned runs of a spec; nothing is stored or started.
+    """Show the planned runs of a spec and what they may cost; nothing is stored or started.
+
+    The forecast stands on done runs of the same system and condition in this store, else on what
+    you assume; it always says on which.
 
     Examples:
 
       fde-ray sweep plan demo
 
       fde-ray sweep plan my_sweep.yaml --case 017 --json
+
+      fde-ray sweep plan my_sweep.yaml --assume agent=1M-6M@80%/50k-300k --assume judge=20k/1k
     """
+    from .planning import show_plan
     from .setting import profile_from, wait_for
 
     chosen = profile_from(profile)
     document = chosen_spec(spec, case, chosen, only_available=available)
-    wait_for(show_plan(chosen, document, json_=json_))
+    wait_for(show_plan(chosen, document, json_=json_, assume=assume or ()))
 
 
 @app.command()
@@ -251,47 +267,9 @@ def status_row(status: SweepStatus) -> dict[str, Any]:
     }
 
 
-async def show_plan(profile: Profile, spec: SweepSpec, *, json_: bool) -> None:
-    from collections import Counter
-
-    from fde_ray.engine.controller import Controller
-    from fde_ray.model.wording import counted
-
-    from .output import emit_json, note, program, say, table
-    from .setting import system
-
-    async with system(profile) as runtime:
-        plans = Controller(runtime).plan(spec)
-    if json_:
-        emit_json(
-            [
-                {
-                    "run_id": p.run_id,
-                    "grade_id": p.grade_id,
-                    "case": p.case_id,
-                    "condition": p.condition.label,
-                    "system": p.system.name,
-                    "repeat": p.repeat,
-                }
-                for p in plans
-            ]
-        )
-        return
-    rows = Counter((p.system.name, p.condition.label) for p in plans)
-    table(
-        ["system", "condition", "cases", "repeats", "runs"],
-        [
-            [name, condition, str(len(spec.cases)), str(spec.repeats), str(count)]
-            for (name, condition), count in rows.items()
-        ],
-    )
-    hours = spec.limits.time * len(plans) / 3600
-    say(f"{counted(len(plans), 'run')}, at most {hours:,.1f} hours of agent time")
-    note(f"nothing is stored yet; next: {program()} sweep submit, with the same arguments")
-
-
 async def _show(profile: Profile, spec: SweepSpec, *, json_: bool) -> None:
     from .comparing import show_comparison
+    from .planning import show_plan
     from .setting import system
 
     async with system(profile) as runtime:

@@ -79,10 +79,10 @@ def test_the_spec_of_the_quickstart_can_be_planned(
     (tmp_path / "spec.yaml").write_text(spec)
     (tmp_path / "profile.yaml").write_text(profile)
     line = ("sweep", "plan", "spec.yaml", "--profile", "profile.yaml", "--json")
-    assert len(cli(*line).json) == 2 * 5 * 2 * 3
+    assert len(cli(*line).json["runs"]) == 2 * 5 * 2 * 3
 
 
 def test_the_demo_has_as_many_runs_as_the_pages_say(empty_home: Path, cli: CommandLine) -> None:
-    runs = len(cli("demo", "--dry-run", "--json").json)
+    runs = len(cli("demo", "--dry-run", "--json").json["runs"])
     for page in (ROOT / "README.md", ROOT / "docs" / "quickstart.md"):
         assert f"{runs} runs" in page.read_text(encoding="utf-8")

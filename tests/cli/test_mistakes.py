@@ -129,7 +129,7 @@ def test_a_model_of_a_matching_endpoint_needs_no_known_provider(
     spec.write_text(SPEC.replace("scripted, model: offline/literal", "minimal, model: nowhere/m"))
     profile.write_text('endpoints: [{match: "nowhere/*", base_url: "http://127.0.0.1:9/v1"}]')
     ended = cli("sweep", "plan", spec, "--profile", profile, "--json")
-    assert (ended.code, len(ended.json)) == (0, 1)
+    assert (ended.code, len(ended.json["runs"])) == (0, 1)
 
 
 def test_available_leaves_out_what_is_not_here(
@@ -142,7 +142,7 @@ def test_available_leaves_out_what_is_not_here(
     )
     assert cli("sweep", "plan", spec).code == 2
     ended = cli("sweep", "plan", spec, "--available", "--json")
-    assert [(run["case"], run["system"]) for run in ended.json] == [("017", "literal")]
+    assert [(run["case"], run["system"]) for run in ended.json["runs"]] == [("017", "literal")]
     one_line(cli("sweep", "plan", "main", "--available"), "none of the 18 systems")
 
 
