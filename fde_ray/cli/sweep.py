@@ -58,7 +58,8 @@ def plan(
             "--assume",
             metavar="ROLE=PROMPT/OUTPUT",
             help="Tokens that a model of this role takes in one run, for the forecast where no "
-            "such run is done: agent=1M-6M@80%/50k-300k, 80 % of the prompt from a cache. Repeatable.",
+            "such run is done: agent=1M-6M@80%/50k-300k (80 % of the prompt from a cache). "
+            "Repeatable.",
             show_default=False,
         ),
     ] = None,
