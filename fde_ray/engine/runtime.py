@@ -138,6 +138,7 @@ async def opened_runtime(
             signer=signer,
             clock=clock,
             tenant=profile.tenant,
+            other_models=profile.other_models,
         )
         yield Runtime(
             profile=profile,

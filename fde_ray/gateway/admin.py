@@ -7,7 +7,8 @@ from collections.abc import Callable
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from .app import Handler, json_response, plain_app
+from .app import plain_app
+from .requests import Handler, json_response
 
 Metrics = Callable[[], tuple[bytes, str]]
 """-> (body, content type) of what is measured."""

@@ -6,43 +6,30 @@ control. Bodies are read with a cap before anything parses them.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
-from pydantic_core import from_json, to_json
 from starlette.exceptions import HTTPException
 
-from fde_ray.metering.chunks import completion_json
-from fde_ray.model.base import Record
 from fde_ray.model.clock import Clock, SystemClock
 from fde_ray.model.errors import Refusal
 from fde_ray.model.failures import Fault
 from fde_ray.model.session import AgentExit, Commit
 
-from .chat_bodies import parse_chat
 from .collection import MAX_EVENTS_BYTES, MAX_PART_BYTES
+from .envelopes import headers_of
 from .faults import as_refusal, error_json
 from .messages import Heartbeat, TokenRequest, TurnRequest
+from .model_routes import ModelRoutes
 from .plane import MAX_EVALUATE_BYTES, Plane
+from .requests import Handler, bearer_of, body_of, json_response, record_of
 
 log = logging.getLogger(__name__)
 
-R = TypeVar("R", bound=Record)
-Handler = Callable[[Request], Awaitable[Response]]
-
-SMALL_BODY = 64 * 1024
 TURN_BODY = 8 * 2**20
 COMMIT_BODY = 16 * 2**20
-CHAT_BODY = 64 * 2**20
-MAX_CALL_ID = 200
-COMMENT_EVERY_S = 10.0
-COMMENT = b": waiting\n\n"
-REFUSED = b"event: refused\n"
 
 
 def run_plane_app(plane: Plane, clock: Clock | None = None) -> FastAPI:
@@ -60,7 +47,8 @@ def plain_app(table: list[tuple[str, str, Handler]]) -> FastAPI:
     """Return an app with these routes, our errors, and none of the framework's own pages."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     for method, path, handler in table:
-        app.add_api_route(path, guarded(handler), methods=[method], response_model=None)
+        # The framework's own routes would look for parameters to inject, at each request.
+        app.add_route(path, guarded(handler), methods=[method])
     app.add_exception_handler(HTTPException, _unknown_route)
     return app
 
@@ -81,43 +69,12 @@ def guarded(handler: Handler) -> Handler:
 
 
 def refused(refusal: Refusal) -> Response:
-    headers = {}
-    if refusal.retry_after_s is not None:
-        headers["retry-after"] = str(max(1, round(refusal.retry_after_s)))
-    return json_response(error_json(refusal), refusal.status, headers)
-
-
-def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(to_json(value), status, headers, media_type="application/json")
+    return json_response(error_json(refusal), refusal.status, headers_of(refusal))
 
 
 async def _unknown_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return refused(Refusal(error.status_code, Fault.AGENT, str(error.detail), code="no_route"))
-
-
-async def body_of(request: Request, limit: int) -> bytes:
-    """Return the body; Refusal 413 as soon as it is known to be longer than `limit`."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit:
-        raise _too_large(limit)
-    data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > limit:
-            raise _too_large(limit)
-    return bytes(data)
-
-
-async def record_of(request: Request, record: type[R], limit: int = SMALL_BODY) -> R:
-    return record.model_validate_json(await body_of(request, limit))
-
-
-def bearer_of(request: Request) -> str:
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not token:
-        raise Refusal(401, Fault.AGENT, "a bearer token is needed", code="no_token")
-    return token
 
 
 class PlaneRoutes:
@@ -140,8 +97,7 @@ class PlaneRoutes:
             ("PUT", "/v1/parts/{snapshot}/{seq}", self.put_part),
             ("POST", "/v1/commit", self.commit),
             ("PUT", "/v1/events/{seq}", self.put_events),
-            ("GET", "/v1/models", self.models),
-            ("POST", "/v1/chat/completions", self.chat),
+            *ModelRoutes(self._plane, self._clock).table(),
         ]
 
     async def token(self, request: Request) -> Response:
@@ -206,25 +162,6 @@ class PlaneRoutes:
         await self._plane.put_events(bearer, seq, await body_of(request, MAX_EVENTS_BYTES))
         return json_response({})
 
-    async def models(self, request: Request) -> Response:
-        names = await self._plane.models(bearer_of(request))
-        rows = [{"id": n, "object": "model", "created": 0, "owned_by": "fde-ray"} for n in names]
-        return json_response({"object": "list", "data": rows})
-
-    async def chat(self, request: Request) -> Response:
-        bearer, call_id = bearer_of(request), _call_id(request)
-        wire = parse_chat(_json(await body_of(request, CHAT_BODY)))
-        if not wire.stream:
-            reply = await self._plane.chat(bearer, wire, call_id)
-            return json_response(completion_json(reply, self._clock.now()))
-        chunks = self._plane.chat_stream(bearer, wire, call_id)
-        opening = asyncio.ensure_future(anext(chunks, None))
-        # The first chunk is awaited here for a while, so that a refusal still has its HTTP status.
-        await asyncio.wait({opening}, timeout=COMMENT_EVERY_S)
-        if opening.done():
-            opening.result()
-        return StreamingResponse(_events(opening, chunks), media_type="text/event-stream")
-
     async def evaluate(self, request: Request) -> Response:
         bearer = bearer_of(request)
         output = await body_of(request, MAX_EVALUATE_BYTES)
@@ -237,47 +174,6 @@ async def _resumed(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[by
         yield chunk
 
 
-async def _events(
-    opening: asyncio.Future[dict[str, Any] | None], chunks: AsyncGenerator[dict[str, Any], None]
-) -> AsyncIterator[bytes]:
-    """Yield server-sent events: comments while the call waits, then its chunks.
-
-    What would have been a refusal before the first chunk is an event of its own kind after
-    comments; a fault in mid-stream is an event and there is no [DONE].
-    """
-    try:
-        while not opening.done():
-            yield COMMENT
-            await asyncio.wait({opening}, timeout=COMMENT_EVERY_S)
-        try:
-            first = opening.result()
-        except Exception as error:  # noqa: BLE001 - each one has its words on the wire
-            yield REFUSED + _event(error_json(as_refusal(error)))
-            return
-        if first is not None:
-            yield _event(first)
-        async for chunk in chunks:
-            yield _event(chunk)
-        yield b"data: [DONE]\n\n"
-    except Refusal as refusal:
-        yield _event(error_json(refusal))
-    finally:
-        opening.cancel()
-        await asyncio.gather(opening, return_exceptions=True)
-        await chunks.aclose()
-
-
-def _event(value: dict[str, Any]) -> bytes:
-    return b"data: " + to_json(value) + b"\n\n"
-
-
-def _json(data: bytes) -> Any:
-    try:
-        return from_json(data, allow_inf_nan=False)
-    except ValueError as error:
-        raise _bad_request(f"the body is not JSON: {error}") from error
-
-
 def _number(request: Request, name: str) -> int:
     text = str(request.path_params[name])
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
@@ -285,18 +181,5 @@ def _number(request: Request, name: str) -> int:
     return int(text)
 
 
-def _call_id(request: Request) -> str:
-    given = request.headers.get("x-fde-call-id")
-    if given is None:
-        return secrets.token_hex(16)
-    if not given or len(given) > MAX_CALL_ID or not (given.isascii() and given.isprintable()):
-        raise _bad_request(f"x-fde-call-id has 1 to {MAX_CALL_ID} plain characters")
-    return given
-
-
 def _bad_request(reason: str) -> Refusal:
     return Refusal(400, Fault.AGENT, reason, code="bad_request")
-
-
-def _too_large(limit: int) -> Refusal:
-    return Refusal(413, Fault.AGENT, f"the body is larger than {limit} bytes", code="too_large")

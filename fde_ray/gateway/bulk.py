@@ -12,8 +12,9 @@ from fde_ray.model.clock import Clock, SystemClock
 from fde_ray.model.errors import Refusal
 from fde_ray.model.failures import Fault
 
-from .app import Handler, PlaneRoutes, plain_app
+from .app import PlaneRoutes, plain_app
 from .plane import Plane
+from .requests import Handler
 
 BULK = frozenset(
     {"/v1/archives/{name}", "/v1/parts/{snapshot}/{seq}", "/v1/commit", "/v1/events/{seq}"}

@@ -23,7 +23,8 @@ from fde_ray.store.errors import KeyMissing
 from fde_ray.store.objects import ObjectStore, layout
 from fde_ray.store.runs import RunStore, SweepRow, SweepRun
 
-from .app import Handler, bearer_of, body_of, guarded, json_response, plain_app
+from .app import guarded, plain_app
+from .requests import Handler, bearer_of, body_of, json_response
 
 SPEC_BODY = 1_000_000
 _STATES = {"pause": "paused", "resume": "running", "cancel": "cancelled"}

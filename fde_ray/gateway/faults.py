@@ -47,12 +47,13 @@ def _provider_refusal(error: ProviderError) -> Refusal:
             error.detail,
             code=error.kind.value,
             retry_after_s=error.retry_after_s,
+            answer=error.answer,
         )
     # A request that the provider cannot digest is its sender's to mend (a context that is too
     # long); a key or name that it does not know is the operator's.
     fault = Fault.AGENT if error.status in _CALLERS_MISTAKE else Fault.OURS
     status = 400 if fault is Fault.AGENT else 502
-    return Refusal(status, fault, error.detail, code=error.kind.value)
+    return Refusal(status, fault, error.detail, code=error.kind.value, answer=error.answer)
 
 
 def error_json(refusal: Refusal) -> dict[str, Any]:

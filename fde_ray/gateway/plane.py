@@ -12,20 +12,21 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fde_ray.model.chat import ChatReply
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import Refusal, StoreError
 from fde_ray.model.failures import FailureKind, Fault
+from fde_ray.model.profile import OtherModels
 from fde_ray.model.session import AgentExit, Commit, SessionInputs
 from fde_ray.model.states import Scope, SolveEnd
+from fde_ray.model.wire import WireRequest
 from fde_ray.store.objects import ObjectStore
 from fde_ray.store.runs import RunStore
 
 from .access import Action, check, scope_fits
 from .calls import AgentCalls
-from .chat_bodies import WireChat
 from .clocks import SessionClocks
 from .collection import Collection
 from .messages import (
@@ -79,6 +80,7 @@ class Plane:
         tenant: str = "local",
         evaluate: Evaluate | None = None,
         ingest: str | None = None,
+        other_models: OtherModels = "map",
     ) -> None:
         self.clocks = SessionClocks(store, clock)
         self._store, self._clock, self._signer = store, clock, signer
@@ -88,7 +90,7 @@ class Plane:
         self.open_turns = OpenTurns(store, self.clocks, clock)
         self._turns = Turns(store, self.open_turns, self.clocks, clock)
         self._collection = Collection(store, objects, tenant)
-        self._calls = AgentCalls(calls, self.open_turns, self.clocks)
+        self._calls = AgentCalls(calls, self.open_turns, self.clocks, other_models)
         self._replica = secrets.token_hex(8)
         self.breathed_at: float | None = None
         """When liveness was last written; None = not yet."""
@@ -214,21 +216,22 @@ class Plane:
     async def models(self, bearer: str) -> tuple[str, ...]:
         return (await self._caller(bearer, Action.READ)).claims.models
 
-    async def chat(self, bearer: str, wire: WireChat, call_id: str) -> ChatReply:
+    async def chat(self, bearer: str, request: WireRequest, call_id: str) -> ChatReply:
         caller = await self._caller(bearer, Action.CALL)
         try:
-            return await self._calls.complete(*caller, wire.request, call_id)
+            return await self._calls.complete(*caller, request, call_id)
         except Refusal as refusal:
             await self._after_refused_call(caller.session, refusal)
             raise
 
     async def chat_stream(
-        self, bearer: str, wire: WireChat, call_id: str
-    ) -> AsyncGenerator[dict[str, Any], None]:
+        self, bearer: str, request: WireRequest, call_id: str
+    ) -> AsyncGenerator[bytes | ChatReply, None]:
+        """Yield server-sent events, or a stored reply alone."""
         caller = await self._caller(bearer, Action.CALL)
         try:
-            async for chunk in self._calls.stream(*caller, wire, call_id):
-                yield chunk
+            async for piece in self._calls.stream(*caller, request, call_id):
+                yield piece
         except Refusal as refusal:
             await self._after_refused_call(caller.session, refusal)
             raise

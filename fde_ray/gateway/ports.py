@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from fde_ray.metering.places import Waiting
 from fde_ray.model.base import Record
-from fde_ray.model.chat import Bill, ChatReply, ChatRequest
+from fde_ray.model.chat import Bill, ChatReply
 from fde_ray.model.session import SessionInputs
 from fde_ray.model.states import SolveEnd
+from fde_ray.model.wire import WireRequest
 
 
 class Session(Record):
@@ -41,7 +42,7 @@ class Calls(Protocol):
 
     async def complete(
         self,
-        request: ChatRequest,
+        request: WireRequest,
         bill: Bill,
         call_id: str,
         *,
@@ -52,13 +53,16 @@ class Calls(Protocol):
 
     def stream(
         self,
-        request: ChatRequest,
+        request: WireRequest,
         bill: Bill,
         call_id: str,
         *,
+        retries: int = 0,
         budget_nanousd: int | None = None,
         waiting: Waiting | None = None,
-    ) -> AsyncIterator[dict[str, Any]]: ...
+    ) -> AsyncIterator[bytes | ChatReply]: ...
+
+    def counts(self, request: WireRequest) -> bool: ...
 
 
 class EvaluateReply(Record):

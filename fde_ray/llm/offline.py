@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from fde_ray.metering.chunks import chunks_of
-from fde_ray.metering.estimates import prompt_tokens_bound
 from fde_ray.model.base import canonical_json, digest
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage, tokens_in
 from fde_ray.model.errors import FdeRayError, ProviderError
@@ -47,7 +46,7 @@ class OfflineProvider:
             message=message,
             finish_reason="tool_calls" if message.get("tool_calls") else "stop",
             usage=Usage(
-                prompt_tokens=prompt_tokens_bound(request),
+                prompt_tokens=request.prompt_tokens_bound,
                 completion_tokens=tokens_in(canonical_json(message)),
                 source="offline",
             ),

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 
 from fde_ray.metering.calls import LedgerStore
 from fde_ray.metering.prices import PriceTable
-from fde_ray.model.chat import Bill, ChatRequest, Usage
+from fde_ray.model.chat import Bill, Usage
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import Refusal
 from fde_ray.model.failures import Fault
+from fde_ray.model.wire import ModelRequest
 
-from .estimates import prompt_tokens_bound
 from .holds import Hold, NoHold
 from .places import Waiting
 
@@ -33,7 +33,7 @@ class Budgets:
 
     @asynccontextmanager
     async def reserved(
-        self, request: ChatRequest, bill: Bill, limit_nanousd: int | None, waiting: Waiting
+        self, request: ModelRequest, bill: Bill, limit_nanousd: int | None, waiting: Waiting
     ) -> AsyncIterator[Hold]:
         """Hold the upper bound of the call."""
         if limit_nanousd is None:
@@ -41,8 +41,8 @@ class Budgets:
             return
         run_id = bill.run_id
         bounded = request
-        if request.max_tokens is None:
-            bounded = request.evolve(max_tokens=DEFAULT_MAX_TOKENS)
+        if request.max_output_tokens is None:
+            bounded = request.bounded(DEFAULT_MAX_TOKENS)
         amount = self._upper_bound(bounded)
         await self._reserve(run_id, amount, limit_nanousd)
         try:
@@ -50,11 +50,11 @@ class Budgets:
         finally:
             await self._release(run_id, amount)
 
-    def _upper_bound(self, request: ChatRequest) -> int:
+    def _upper_bound(self, request: ModelRequest) -> int:
         offline = request.model.startswith("offline/")
         usage = Usage(
-            prompt_tokens=prompt_tokens_bound(request),
-            completion_tokens=request.max_tokens,
+            prompt_tokens=request.prompt_tokens_bound,
+            completion_tokens=request.max_output_tokens,
             source="offline" if offline else "estimated",
         )
         cost = self._prices.cost(request.model, usage)

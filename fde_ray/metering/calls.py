@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
 from fde_ray.model.base import Record
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage
+from fde_ray.model.wire import WireRequest
 
 
 class CallStart(Record):
@@ -104,3 +105,31 @@ class Upstream(Protocol):
     async def complete(self, request: ChatRequest, bill: Bill) -> ChatReply: ...
 
     def stream(self, request: ChatRequest, bill: Bill) -> AsyncIterator[dict[str, Any]]: ...
+
+
+class Meter:
+    """What an upstream has told of one try so far; it fills this in as it reads."""
+
+    def __init__(self) -> None:
+        self.usage: Usage | None = None
+        self.raw_usage: dict[str, Any] | None = None
+        self.output_bound = 0
+        """Tokens of what came of a reply that was cut off."""
+        self.reply: ChatReply | None = None
+        self.tail = b""
+        """The end of a stream: given to the caller when the row of the call is written."""
+
+
+@runtime_checkable
+class WireUpstream(Protocol):
+    """A way to reach models that passes on what agents say in their own dialects."""
+
+    async def exchange(self, request: WireRequest, bill: Bill, meter: Meter) -> ChatReply: ...
+
+    def events(self, request: WireRequest, bill: Bill, meter: Meter) -> AsyncIterator[bytes]:
+        """Yield whole server-sent events, all but `meter.tail`; `meter.reply` is set at the end."""
+        ...
+
+    def counts(self, request: WireRequest) -> bool:
+        """Whether the provider itself counts the tokens of such a request."""
+        ...

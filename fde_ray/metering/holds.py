@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fde_ray.model.chat import ChatRequest
 from fde_ray.model.errors import FdeRayError
+from fde_ray.model.wire import ModelRequest
 
 from .calls import CallFinish, CallStart, LedgerStore
 
@@ -16,7 +16,7 @@ class CallElsewhere(FdeRayError):
 
 class Hold(Protocol):
     @property
-    def request(self) -> ChatRequest:
+    def request(self) -> ModelRequest:
         """What is to be sent: the call, its output bounded where a budget needs a bound."""
         ...
 
@@ -39,7 +39,7 @@ class Hold(Protocol):
 class NoHold:
     """Of a call that no budget binds."""
 
-    def __init__(self, request: ChatRequest, store: LedgerStore) -> None:
+    def __init__(self, request: ModelRequest, store: LedgerStore) -> None:
         self.request, self._store = request, store
 
     async def start(self, row: CallStart) -> bool:

@@ -14,21 +14,29 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Any, NamedTuple, TypeVar
 
-from fde_ray.model.base import digest
-from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage
+from fde_ray.model.chat import Bill, ChatReply, Usage
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import ProviderError, Refusal, StoreError
 from fde_ray.model.failures import FailureKind, Fault
 from fde_ray.model.states import PauseCause
+from fde_ray.model.wire import ModelRequest, WireRequest
 
 from .budgets import Budgets
-from .calls import CallFinish, CallOutcome, CallStart, LedgerStore, Upstream
-from .chunks import ReplyBuilder, chunks_of
-from .estimates import estimated_usage
-from .flights import Flight
+from .calls import (
+    CallFinish,
+    CallOutcome,
+    CallStart,
+    LedgerStore,
+    Meter,
+    Upstream,
+    WireUpstream,
+)
+from .estimates import counted_usage, failed_usage
+from .flights import Drains, Flight
 from .holds import CallElsewhere, Hold
 from .places import Bounded, Place, Wait, Waiting, unheard
 from .prices import PriceTable
+from .wires import AsWire
 
 BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 30.0
@@ -43,11 +51,11 @@ ELSEWHERE_S = 1.0
 """Between two looks at a call that another process has under way."""
 
 T = TypeVar("T")
-Send = Callable[[ChatRequest, Bill], Awaitable[ChatReply]]
+Send = Callable[[ModelRequest, Bill, Meter], Awaitable[ChatReply]]
 
 
 class _Call(NamedTuple):
-    request: ChatRequest
+    request: ModelRequest
     bill: Bill
     call_id: str
     retries: int
@@ -64,17 +72,20 @@ class MeteredChat:
         prices: PriceTable,
         clock: Clock,
         rng: random.Random | None = None,
+        drains: Drains | None = None,
     ) -> None:
         self._chat, self._store, self._prices, self._clock = chat, store, prices, clock
         self._rng = rng or random.Random()  # noqa: S311
         self._price_hash = prices.hash
         self._budgets = Budgets(store, prices, clock)
         self._bounded = chat if isinstance(chat, Bounded) else None
+        self._wire = chat if isinstance(chat, WireUpstream) else AsWire(chat)
         self._flights: dict[str, Flight] = {}
+        self._drains = drains or Drains()
 
     async def complete(
         self,
-        request: ChatRequest,
+        request: ModelRequest,
         bill: Bill,
         call_id: str,
         *,
@@ -89,40 +100,38 @@ class MeteredChat:
         Refusal 409 when the id belongs to another request, 402 when the budget does not cover it.
         """
         call = _Call(request, bill, call_id, retries, budget_nanousd)
-        flight = self._in_flight(request, call_id) or self._launch(call, self._chat.complete)
+        flight = self._in_flight(request, call_id) or self._launch(call, lambda _: self._whole)
         async with flight.joined(waiting or unheard):
             return await flight.reply()
 
     async def stream(
         self,
-        request: ChatRequest,
+        request: WireRequest,
         bill: Bill,
         call_id: str,
         *,
+        retries: int = 0,
         budget_nanousd: int | None = None,
         waiting: Waiting | None = None,
-    ) -> AsyncIterator[dict[str, Any]]:
-        """Yield OpenAI chunks. Errors before the first chunk are those of `complete`.
+    ) -> AsyncIterator[bytes | ChatReply]:
+        """Yield server-sent events as they come; a stored reply comes alone and whole.
 
-        The finish row is written before the iterator ends. A repeat gets the reply in few chunks.
+        Errors are those of `complete`. The finish row is written before the last event is given.
         """
-        sent = 0
-        queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        flight = self._in_flight(request, call_id)
-        if flight is None:
-            call = _Call(request, bill, call_id, 0, budget_nanousd)
-            flight = self._launch(call, self._streaming_into(queue))
-            flight.task.add_done_callback(lambda _: queue.put_nowait(None))
-        else:
-            queue.put_nowait(None)
+        call = _Call(request, bill, call_id, retries, budget_nanousd)
+        flight = self._in_flight(request, call_id) or self._launch(call, self._streaming)
+        has_streamed = False
         async with flight.joined(waiting or unheard):
-            while (chunk := await queue.get()) is not None:
-                sent += 1
-                yield chunk
+            async for piece in flight.pieces():
+                has_streamed = True
+                yield piece
             reply = await flight.reply()
-        if not sent:
-            for chunk in chunks_of(reply, self._clock.now()):
-                yield chunk
+        if not has_streamed:
+            yield reply
+
+    def counts(self, request: WireRequest) -> bool:
+        """Whether the provider itself counts the tokens of such a request."""
+        return self._wire.counts(request)
 
     async def landed(self, patience_s: float) -> int:
         """Wait for the calls in flight; return how many are left after `patience_s`."""
@@ -138,19 +147,20 @@ class MeteredChat:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _in_flight(self, request: ChatRequest, call_id: str) -> Flight | None:
+    def _in_flight(self, request: ModelRequest, call_id: str) -> Flight | None:
         flight = self._flights.get(call_id)
-        if flight is not None and flight.request != request:
+        if flight is not None and flight.digest != request.digest:
             raise _reused()
         return flight
 
-    def _launch(self, call: _Call, send: Send) -> Flight:
+    def _launch(self, call: _Call, sending: Callable[[Flight], Send]) -> Flight:
         def forget() -> None:
             if self._flights.get(call.call_id) is flight:
                 del self._flights[call.call_id]
 
-        flight = Flight(call.request, forget)
-        flight.begin(self._carried_out(call, send, flight), f"call {call.call_id}")
+        flight = Flight(call.request.digest, self._drains, forget)
+        work = self._carried_out(call, sending(flight), flight)
+        flight.begin(work, f"call {call.call_id}")
         self._flights[call.call_id] = flight
         return flight
 
@@ -164,8 +174,7 @@ class MeteredChat:
 
     async def _tried(self, call: _Call, send: Send, flight: Flight) -> ChatReply:
         known = await self._store.known_call(call.call_id)
-        request_sha256 = digest(call.request)
-        if known is not None and known.request_sha256 != request_sha256:
+        if known is not None and known.request_sha256 != flight.digest:
             raise _reused()
         if known is not None and known.reply is not None:
             return known.reply
@@ -174,12 +183,12 @@ class MeteredChat:
         first = 1 if known is None else known.tries + 1
         for try_no in range(first, first + call.retries):
             try:
-                return await self._one_try(call, send, try_no, request_sha256, flight)
+                return await self._one_try(call, send, try_no, flight)
             except ProviderError as error:
-                if error.kind is not FailureKind.PROVIDER_UNAVAILABLE:
+                if error.kind is not FailureKind.PROVIDER_UNAVAILABLE or flight.has_spoken:
                     raise
                 await self._pause(flight, self._backoff_s(try_no - first, error.retry_after_s))
-        return await self._one_try(call, send, first + call.retries, request_sha256, flight)
+        return await self._one_try(call, send, first + call.retries, flight)
 
     async def _pause(self, flight: Flight, wait_s: float) -> None:
         await flight.says(Wait(PauseCause.PROVIDER, self._clock.now()))
@@ -192,9 +201,7 @@ class MeteredChat:
         wait = min(LONGEST_BACKOFF_S, BACKOFF_S * 2.0**failures) * self._rng.uniform(0.5, 1.5)
         return max(wait, min(retry_after_s or 0.0, LONGEST_RETRY_AFTER_S))
 
-    async def _one_try(
-        self, call: _Call, send: Send, try_no: int, request_sha256: str, flight: Flight
-    ) -> ChatReply:
+    async def _one_try(self, call: _Call, send: Send, try_no: int, flight: Flight) -> ChatReply:
         request, bill = call.request, call.bill
         async with self._budgets.reserved(request, bill, call.budget_nanousd, flight.says) as hold:
             while True:
@@ -204,27 +211,34 @@ class MeteredChat:
                         try_no=try_no,
                         bill=bill,
                         model=request.model,
-                        request_sha256=request_sha256,
+                        model_asked=_asked(request),
+                        request_sha256=flight.digest,
                         price_hash=self._price_hash,
                         started_at=self._clock.now(),
                     )
                     # Written twice it is one row; given up at once it might stay without an end.
                     if await self._written(partial(hold.start, start), START_WAITS_S):
-                        return await self._sent(call, send, try_no, hold)
+                        return await self._sent(call, send, try_no, hold, flight)
                 await hold.room()
 
-    async def _sent(self, call: _Call, send: Send, try_no: int, hold: Hold) -> ChatReply:
+    async def _sent(
+        self, call: _Call, send: Send, try_no: int, hold: Hold, flight: Flight
+    ) -> ChatReply:
+        meter = Meter()
         try:
-            reply = await send(hold.request, call.bill)
+            reply = await send(hold.request, call.bill, meter)
         except ProviderError as error:
-            await self._close_failed(call, try_no, hold, error)
+            await self._close_failed(call, try_no, hold, error, meter)
             raise
         except BaseException as error:
             # Cancelled, or a fault of ours after the request may have left: nobody knows.
             cut = ProviderError(f"{type(error).__name__} while in flight", uncertain=True)
-            await asyncio.shield(self._close_failed(call, try_no, hold, cut, is_leaving=True))
+            closing = self._close_failed(call, try_no, hold, cut, meter, is_leaving=True)
+            await asyncio.shield(closing)
             raise
-        return await self._close_answered(call, try_no, hold, reply)
+        counted = await self._close_answered(call, try_no, hold, reply)
+        flight.say(meter.tail)
+        return counted
 
     def _place(self, model: str, waiting: Waiting) -> Place:
         return nullcontext() if self._bounded is None else self._bounded.place(model, waiting)
@@ -232,20 +246,11 @@ class MeteredChat:
     async def _close_answered(
         self, call: _Call, try_no: int, hold: Hold, reply: ChatReply
     ) -> ChatReply:
-        usage = self._counted(call.request, reply)
-        counted = reply.evolve(usage=usage)
+        usage = counted_usage(call.request, reply)
+        # Validated already, and a large body is not gone through again.
+        counted = reply if usage is reply.usage else reply.model_copy(update={"usage": usage})
         await self._finish(call, try_no, hold, "ok", usage, reply=counted)
         return counted
-
-    def _counted(self, request: ChatRequest, reply: ChatReply) -> Usage:
-        usage = reply.usage
-        if is_offline(request.model):
-            return usage.evolve(source="offline")
-        if usage.source == "offline":
-            usage = usage.evolve(source="unknown")
-        if usage.prompt_tokens is None or usage.completion_tokens is None:
-            return estimated_usage(request, reply)
-        return usage
 
     async def _close_failed(
         self,
@@ -253,17 +258,18 @@ class MeteredChat:
         try_no: int,
         hold: Hold,
         error: ProviderError,
+        meter: Meter,
         *,
         is_leaving: bool = False,
     ) -> None:
         rejected = error.kind is FailureKind.PROVIDER_REJECTED
         outcome: CallOutcome = "rejected" if rejected else "unavailable"
-        usage = Usage(prompt_tokens=0, completion_tokens=0, source="provider")
         if error.uncertain:
-            outcome, usage = "ambiguous", estimated_usage(call.request, None)
-        if is_offline(call.request.model):
-            usage = usage.evolve(source="offline")
-        await self._finish(call, try_no, hold, outcome, usage, error=error, is_leaving=is_leaving)
+            outcome = "ambiguous"
+        usage, raw = failed_usage(call.request, error, meter), meter.raw_usage
+        await self._finish(
+            call, try_no, hold, outcome, usage, error=error, raw_usage=raw, is_leaving=is_leaving
+        )
 
     async def _finish(
         self,
@@ -275,6 +281,7 @@ class MeteredChat:
         *,
         reply: ChatReply | None = None,
         error: ProviderError | None = None,
+        raw_usage: dict[str, Any] | None = None,
         is_leaving: bool = False,
     ) -> None:
         """Write what became of a try; a store that is away is waited for, unless we must leave.
@@ -295,6 +302,7 @@ class MeteredChat:
             status=error.status if error else None,
             detail=error.detail if error else "",
             reply=reply,
+            raw_usage=reply.raw_usage if reply else raw_usage,
         )
         waits_s: Iterable[float] = (
             () if is_leaving else chain(FINISH_WAITS_S, repeat(LONGEST_WAIT_S))
@@ -309,13 +317,18 @@ class MeteredChat:
                 await self._clock.sleep(wait_s)
         return await write()
 
-    def _streaming_into(self, queue: asyncio.Queue[dict[str, Any] | None]) -> Send:
-        async def send(request: ChatRequest, bill: Bill) -> ChatReply:
-            builder = ReplyBuilder(request.model)
-            async for chunk in self._chat.stream(request, bill):
-                builder.add(chunk)
-                queue.put_nowait(chunk)
-            return builder.reply()
+    async def _whole(self, request: ModelRequest, bill: Bill, meter: Meter) -> ChatReply:
+        if isinstance(request, WireRequest):
+            return await self._wire.exchange(request, bill, meter)
+        return await self._chat.complete(request, bill)
+
+    def _streaming(self, flight: Flight) -> Send:
+        async def send(request: ModelRequest, bill: Bill, meter: Meter) -> ChatReply:
+            assert isinstance(request, WireRequest)
+            async for piece in self._wire.events(request, bill, meter):
+                flight.say(piece)
+            assert meter.reply is not None
+            return meter.reply
 
         return send
 
@@ -325,6 +338,5 @@ def _reused() -> Refusal:
     return Refusal(409, Fault.AGENT, reason, code="call_id_reused")
 
 
-def is_offline(model: str) -> bool:
-    """Whether the offline provider answers for this name; nothing a provider says decides it."""
-    return model.startswith("offline/")
+def _asked(request: ModelRequest) -> str | None:
+    return request.model_asked if isinstance(request, WireRequest) else None

@@ -79,6 +79,10 @@ class ChatReply(Record):
     model: str
     """The name that the provider returned."""
     reply_id: str = ""
+    body: dict[str, Any] | None = None
+    """The whole reply in the dialect of its request; None = chat, and `message` says all."""
+    raw_usage: dict[str, Any] | None = Field(default=None, exclude=True, repr=False)
+    """As the provider sent it; kept in the ledger, not with the reply."""
 
     @property
     def text(self) -> str:

@@ -16,6 +16,7 @@ FdeRayError
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from .failures import FAILURES, FailureKind, FailureRule, Fault
 
@@ -66,7 +67,10 @@ class RunFailure(FdeRayError):
 
 
 class ProviderError(RunFailure):
-    """`uncertain`: the request was sent, and the provider may have worked and charged for it."""
+    """`uncertain`: the request was sent, and the provider may have worked and charged for it.
+
+    answer: what it said of the error, for a caller of the same dialect.
+    """
 
     def __init__(
         self,
@@ -76,8 +80,10 @@ class ProviderError(RunFailure):
         status: int | None = None,
         retry_after_s: float | None = None,
         uncertain: bool = False,
+        answer: dict[str, Any] | None = None,
     ) -> None:
         self.status, self.retry_after_s, self.uncertain = status, retry_after_s, uncertain
+        self.answer = answer
         super().__init__(kind, detail)
 
 
@@ -96,7 +102,10 @@ class StoreError(RunFailure):
 
 
 class Refusal(FdeRayError):
-    """The gateway refuses a request. status: HTTP status; fault: whose trouble it is."""
+    """The gateway refuses a request. status: HTTP status; fault: whose trouble it is.
+
+    answer: what a provider said of it, in the dialect of the caller.
+    """
 
     def __init__(
         self,
@@ -106,8 +115,9 @@ class Refusal(FdeRayError):
         *,
         code: str = "refused",
         retry_after_s: float | None = None,
+        answer: dict[str, Any] | None = None,
     ) -> None:
-        self.status, self.fault, self.code = status, fault, code
+        self.status, self.fault, self.code, self.answer = status, fault, code, answer
         self.reason, self.retry_after_s = shortened(reason), retry_after_s
         super().__init__(f"{status} {fault.value}: {self.reason}")
 

@@ -13,6 +13,9 @@ from .pods import ComputeProfile
 from .scheduling import SchedulingProfile
 from .stores import StoreProfile
 from .units import Duration, parse_duration
+from .wire import Dialect
+
+OtherModels = Literal["map", "refuse"]
 
 
 class Endpoint(Record):
@@ -21,7 +24,9 @@ class Endpoint(Record):
     match: str = Field(min_length=1)
     """A model name, or a prefix that ends in `*`."""
     base_url: str | None = None
-    """An OpenAI-compatible root such as http://127.0.0.1:8000/v1; None = litellm's own."""
+    """A root such as http://127.0.0.1:8000/v1; None = litellm's own."""
+    dialect: Dialect = "chat"
+    """What is spoken at `base_url`. Agents that speak it are passed on, others are translated."""
     model: str | None = None
     """The name sent on the wire; None = the model name without its provider."""
     api_key_env: str | None = None
@@ -86,6 +91,9 @@ class Profile(Record):
     attempts: int = Field(default=3, ge=1, le=20)
     """Equal infrastructure losses that put a run into quarantine; losses of several kinds do when
     they are three times as many. Also the tries of a grading."""
+    other_models: OtherModels = "map"
+    """A call of another model than the run's: map = the run's model answers, and the ledger tells;
+    refuse = an error for the agent."""
     provider_retries: int = Field(default=4, ge=0, le=20)
     snapshot_every: Duration = parse_duration("30m")
     heartbeat_every: Duration = parse_duration("5s")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic_core import to_json
 
 from .base import sha256_hex
-from .chat import tokens_in
+from .chat import ChatRequest, tokens_in
 
 Dialect = Literal["chat", "responses", "messages", "gemini"]
 """OpenAI chat completions, OpenAI responses, Anthropic messages, Gemini generateContent."""
@@ -93,3 +93,6 @@ _LIMITS: dict[Dialect, tuple[str, ...]] = {
     "gemini": ("maxOutputTokens",),
 }
 """The last name is the one to set when there is none."""
+
+ModelRequest = ChatRequest | WireRequest
+"""What the ledger takes: of our own pools, or of an agent."""

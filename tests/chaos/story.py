@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fde_ray.gateway.chat_bodies import parse_chat
+from fde_ray.gateway.bodies import parse_chat
 from fde_ray.gateway.plane import Plane
 from fde_ray.protocol.packs import builtin_pack
 from tests.engine.drivers import make_spec

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from fde_ray.gateway.chat_bodies import parse_chat
+from fde_ray.gateway.bodies import parse_chat
 from fde_ray.model.errors import Refusal
 from fde_ray.store.runs import RunStore
 from tests.engine.drivers import make_spec, make_stage, opened, result, submitted

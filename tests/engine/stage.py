@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fde_ray.cases.records import Case
-from fde_ray.gateway.chat_bodies import parse_chat
+from fde_ray.gateway.bodies import parse_chat
 from fde_ray.gateway.messages import Heartbeat, TokenRequest, TurnRequest
 from fde_ray.gateway.plane import Plane
 from fde_ray.model.base import sha256_hex

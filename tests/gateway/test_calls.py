@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fde_ray.gateway.chat_bodies import parse_chat
+from fde_ray.gateway.bodies import parse_chat
 from fde_ray.gateway.messages import Heartbeat
 from fde_ray.model.errors import ProviderError, Refusal
 from fde_ray.model.failures import FailureKind
@@ -41,7 +43,25 @@ async def test_a_call_is_billed_to_the_token_whatever_the_body_says(bench: Bench
     assert bench.model.sent[0].extra == {"top_p": 0.5}
 
 
-async def test_another_model_is_refused(bench: Bench) -> None:
+async def test_another_model_is_answered_by_the_run_s_own_and_logged(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        await bench.plane.chat(await bench.token(), wire(model="gpt"), "c1")
+    assert [request.model for request in bench.model.sent] == ["offline/x"]
+    assert [r.message for r in caplog.records].count("model_mapped") == 1
+
+
+async def test_the_run_s_model_without_its_provider_is_no_other_model(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        await bench.plane.chat(await bench.token(), wire(model="x"), "c1")
+    assert "model_mapped" not in [r.message for r in caplog.records]
+
+
+async def test_another_model_is_refused_where_the_profile_says_so(bench: Bench) -> None:
+    bench.plane._calls._other_models = "refuse"
     refusal = await refused(bench.plane.chat(await bench.token(), wire(model="gpt"), "c1"))
     assert (refusal.status, refusal.fault.value, refusal.code) == (403, "agent", "wrong_model")
     assert not bench.model.sent
@@ -181,8 +201,13 @@ async def test_a_budget_that_is_spent_refuses_for_good(
 
 
 async def chunks(bench: Bench, token: str, **changes: Any) -> list[dict[str, Any]]:
-    stream = bench.plane.chat_stream(token, wire(stream=True, **changes), "c1")
-    return [chunk async for chunk in stream]
+    headers = {"x-fde-call-id": "c1"}
+    async with bench.client(token) as client:
+        body = {**BODY, "stream": True, **changes}
+        reply = await client.post("/v1/chat/completions", json=body, headers=headers)
+    *events, done = reply.text.strip().split("\n\n")
+    assert done == "data: [DONE]"
+    return [json.loads(event.removeprefix("data: ")) for event in events]
 
 
 async def test_usage_goes_to_those_who_asked(bench: Bench) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fde_ray.gateway import app
+from fde_ray.gateway import model_routes
 from fde_ray.gateway.app import run_plane_app
 from fde_ray.gateway.messages import Heartbeat, HeartbeatReply
 from fde_ray.gateway.pauses import doubtful_s, turn_wait
@@ -58,7 +58,7 @@ class OnePlace(FakeModel):
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "UNSAID_S", 0.01)
-    monkeypatch.setattr(app, "COMMENT_EVERY_S", 0.02)
+    monkeypatch.setattr(model_routes, "COMMENT_EVERY_S", 0.02)
 
 
 @pytest.fixture

@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 from fde_ray.metering.calls import CallFinish, CallStart
+from fde_ray.metering.flights import Drains
 from fde_ray.metering.ledger import MeteredChat
+from fde_ray.metering.places import Place, Places, Waiting
 from fde_ray.metering.prices import PriceTable
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage
 from fde_ray.model.errors import ProviderError, Refusal, StoreError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.states import Role
+from fde_ray.model.wire import WireRequest
 from fde_ray.store.runs import RunStore
 from tests.gateway.planes import FakeModel
 from tests.store.builders import ManualClock, run_id
@@ -37,6 +40,11 @@ REJECTED = ProviderError("bad key", kind=FailureKind.PROVIDER_REJECTED, status=4
 
 def request(text: str = "hi", model: str = "acme/big", **more: Any) -> ChatRequest:
     return ChatRequest(model=model, messages=({"role": "user", "content": text},), **more)
+
+
+def wire(text: str = "hi", model: str = "acme/big", *, stream: bool = False) -> WireRequest:
+    body = {"messages": [{"role": "user", "content": text}]}
+    return WireRequest(dialect="chat", model=model, body=body, stream=stream)
 
 
 @pytest.fixture
@@ -75,10 +83,10 @@ async def test_a_call_leaves_one_finished_row_with_its_price(
 async def test_parallel_repeats_of_a_call_reach_the_provider_once(
     chat: MeteredChat, model: FakeModel
 ) -> None:
-    replies = await asyncio.gather(*(chat.complete(request(), BILL, "c1") for _ in range(20)))
-    streamed = [c async for c in chat.stream(request(), BILL, "c1")]
+    replies = await asyncio.gather(*(chat.complete(wire(), BILL, "c1") for _ in range(20)))
+    (streamed,) = [c async for c in chat.stream(wire(stream=True), BILL, "c1")]
     assert {r.text for r in replies} == {"hello 1"}
-    assert streamed[0]["choices"][0]["delta"]["content"] == "hello 1"
+    assert streamed == replies[0]
     assert len(model.sent) == 1
 
 
@@ -224,21 +232,106 @@ async def test_a_stream_cut_in_the_middle_is_ambiguous_and_says_so(
     seen: list[Any] = []
 
     async def read() -> None:
-        seen.extend([c async for c in chat.stream(request(), BILL, "c1")])
+        async for piece in chat.stream(wire(stream=True), BILL, "c1"):
+            seen.append(piece)
 
     with pytest.raises(ProviderError):
         await read()
     assert [s[1] for s in await states(store)] == ["ambiguous"]
+    assert len(seen) == cut_after
 
 
 async def test_an_abandoned_stream_is_drained_and_counted(
     chat: MeteredChat, store: RunStore
 ) -> None:
-    stream = chat.stream(request(), BILL, "c1")
+    stream = chat.stream(wire(stream=True), BILL, "c1")
     await anext(stream)
     await stream.aclose()  # type: ignore[attr-defined]
-    assert (await chat.complete(request(), BILL, "c1")).usage.completion_tokens == 3
+    assert (await chat.complete(wire(), BILL, "c1")).usage.completion_tokens == 3
     assert [s[1] for s in await states(store)] == ["finished"]
+
+
+async def test_the_end_of_a_stream_is_given_when_its_row_is_written(
+    chat: MeteredChat, store: RunStore
+) -> None:
+    *_, last = [c async for c in counted_rows(chat, store)]
+    assert last == ("finished", True)
+
+
+async def counted_rows(chat: MeteredChat, store: RunStore) -> AsyncIterator[tuple[str, bool]]:
+    async for piece in chat.stream(wire(stream=True), BILL, "c1"):
+        assert isinstance(piece, bytes)
+        yield (await states(store))[0][1], piece.endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_call_that_nobody_waits_for_is_dropped_while_it_has_no_place(
+    store: RunStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fde_ray.metering.places.UNSAID_S", 0.0)
+    model = Narrow(clock)
+    model.gate = asyncio.Event()
+    chat = MeteredChat(model, store, PRICES, clock)
+    first = asyncio.create_task(chat.complete(request(), BILL, "c1"))
+    await model.reached.wait()
+    waits: list[Any] = []
+
+    async def waiting(wait: Any) -> None:
+        waits.append(wait)
+
+    second = asyncio.create_task(chat.complete(request("2"), BILL, "c2", waiting=waiting))
+    for _ in range(2000):
+        if waits:
+            break
+        await asyncio.sleep(0.005)
+    for caller in (first, second):
+        caller.cancel()
+    await asyncio.gather(first, second, return_exceptions=True)
+    model.gate.set()
+    assert await chat.landed(5) == 0
+    assert [(row.call_id, row.state) for row in await store.calls_of(RUN)] == [("c1", "finished")]
+
+
+async def test_a_call_without_a_caller_ends_when_its_time_is_up(
+    store: RunStore, clock: ManualClock, model: FakeModel
+) -> None:
+    chat = MeteredChat(model, store, PRICES, clock, drains=Drains(drain_s=0.01))
+    model.gate = asyncio.Event()
+    await left(chat, "c1", model)
+    assert await chat.landed(5) == 0
+    assert [s[1] for s in await states(store)] == ["ambiguous"]
+
+
+async def test_of_too_many_calls_without_a_caller_the_oldest_ends(
+    store: RunStore, clock: ManualClock, model: FakeModel
+) -> None:
+    chat = MeteredChat(model, store, PRICES, clock, drains=Drains(limit=2))
+    model.gate = asyncio.Event()
+    for n in range(3):
+        await left(chat, f"c{n}", model)
+    model.gate.set()
+    assert await chat.landed(5) == 0
+    rows = {row.call_id: row.state for row in await store.calls_of(RUN)}
+    assert rows == {"c0": "ambiguous", "c1": "finished", "c2": "finished"}
+
+
+async def left(chat: MeteredChat, call_id: str, model: FakeModel) -> None:
+    """Make a call and leave it when it is with the provider."""
+    model.reached.clear()
+    caller = asyncio.create_task(chat.complete(request(call_id), BILL, call_id))
+    await model.reached.wait()
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+
+
+class Narrow(FakeModel):
+    """Has one place."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._places = Places(1, clock)
+
+    def place(self, model: str, waiting: Waiting) -> Place:
+        return self._places.taken(waiting)
 
 
 class Uncounted(FakeModel):

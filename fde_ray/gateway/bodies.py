@@ -1,0 +1,182 @@
+"""Model calls of agents as they come over the wire: checked for what we must know, else untouched.
+
+Pure. What the provider alone can judge is left to the provider.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic_core import from_json
+
+from fde_ray.model.errors import Refusal, shortened
+from fde_ray.model.failures import Fault
+from fde_ray.model.wire import Action, Dialect, WireRequest
+
+_DROPPED = frozenset(
+    {"model", "stream", "stream_options", "service_tier", "speed", "inference_geo"}
+    | {"api_base", "base_url", "api_key", "api_version", "organization", "custom_llm_provider"}
+    | {"headers", "extra_headers", "extra_query", "extra_body", "mock_response"}
+)
+"""Names and streaming go separately; prices, addresses and keys are not the agent's to choose."""
+_HOSTED = re.compile(
+    r"^(web_search|web_fetch|code_execution|file_search|code_interpreter|image_generation|mcp"
+    r"|google_?search|url_?context|google_?maps|retrieval|enterprise_?web_?search)",
+    re.IGNORECASE,
+)
+_HOSTED_FIELDS = ("web_search_options", "mcp_servers")
+_NUMBERS = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
+_PASSED_HEADERS = ("anthropic-version", "anthropic-beta")
+_SURROGATE = re.compile(
+    rb"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+MAX_HEADER = 1000
+MAX_MODEL = 200
+
+
+def json_of(data: bytes) -> Any:
+    """Return the JSON; Refusal 400. Half a surrogate pair, which agents do write, is replaced."""
+    try:
+        return from_json(data, allow_inf_nan=False)
+    except ValueError as error:
+        mended = _SURROGATE.sub(lambda m: m[0] if m[1] else rb"\ufffd", data)
+        if mended != data:
+            return json_of(mended)
+        raise bad(f"the body is not JSON: {error}") from error
+
+
+def parse_chat(body: Any) -> WireRequest:
+    """Return a chat request; Refusal 400 for anything that is none."""
+    return parse_body("chat", body)
+
+
+def parse_body(
+    dialect: Dialect,
+    body: Any,
+    *,
+    model: str | None = None,
+    stream: bool | None = None,
+    action: Action = "generate",
+    headers: Mapping[str, str] | None = None,
+) -> WireRequest:
+    """Return the request; Refusal 400.
+
+    model, stream: where the dialect says them in the address instead of the body.
+    """
+    if not isinstance(body, dict):
+        raise bad("the body must be a JSON object")
+    name = body.get("model") if model is None else model
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_MODEL:
+        raise bad(f"model must be a name of 1 to {MAX_MODEL} characters")
+    _CHECKS[dialect](body)
+    _check_settings(body)
+    _check_tools(body)
+    options = body.get("stream_options")
+    is_streamed = body.get("stream") is True if stream is None else stream
+    return WireRequest(
+        dialect=dialect,
+        model=name,
+        body={k: v for k, v in body.items() if k not in _DROPPED},
+        action=action,
+        stream=is_streamed and action == "generate",
+        stream_options=options if isinstance(options, dict) else None,
+        headers=_passed_headers(dialect, headers or {}),
+    )
+
+
+def bad(reason: str) -> Refusal:
+    return Refusal(400, Fault.AGENT, shortened(reason), code="bad_request")
+
+
+def _check_chat(body: dict[str, Any]) -> None:
+    _check_messages(body.get("messages"))
+    if body.get("n") not in (None, 1):
+        raise bad("only one choice per call is served (n must be 1)")
+
+
+def _check_responses(body: dict[str, Any]) -> None:
+    if not isinstance(body.get("input"), str | list) and not isinstance(body.get("prompt"), dict):
+        raise bad("input must be a text or a list")
+    if body.get("background"):
+        raise bad("replies in the background are not served (background must be false)")
+
+
+def _check_anthropic(body: dict[str, Any]) -> None:
+    _check_messages(body.get("messages"))
+
+
+def _check_gemini(body: dict[str, Any]) -> None:
+    # A count may hold the whole request one level below.
+    inner = body.get("generateContentRequest")
+    contents = inner.get("contents") if isinstance(inner, dict) else body.get("contents")
+    if isinstance(contents, dict):
+        contents = [contents]
+    if not isinstance(contents, list) or not contents:
+        raise bad("contents must be a list with at least one entry")
+    if not all(isinstance(entry, dict) for entry in contents):
+        raise bad("each entry of contents must be an object")
+    config = body.get("generationConfig")
+    if config is not None and not isinstance(config, dict):
+        raise bad("generationConfig must be an object")
+    if config:
+        _check_settings(config)
+        if config.get("candidateCount") not in (None, 1):
+            raise bad("only one candidate per call is served (candidateCount must be 1)")
+
+
+_CHECKS = {
+    "chat": _check_chat,
+    "responses": _check_responses,
+    "messages": _check_anthropic,
+    "gemini": _check_gemini,
+}
+
+
+def _check_messages(messages: Any) -> None:
+    if not isinstance(messages, list) or not messages:
+        raise bad("messages must be a list with at least one message")
+    for message in messages:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise bad("each message must be an object with a role")
+
+
+def _check_settings(fields: dict[str, Any]) -> None:
+    for name in _NUMBERS:
+        value = fields.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise bad(f"{name} must be a number")
+    for name in _LIMITS:
+        value = fields.get(name)
+        if value is not None and (type(value) is not int or value < 1):
+            raise bad(f"{name} must be a whole number of at least 1")
+
+
+def _check_tools(body: dict[str, Any]) -> None:
+    """Refuse tools that run at the provider: they would reach what the sandbox must not."""
+    tools = body.get("tools")
+    if tools is not None and not isinstance(tools, list):
+        raise bad("tools must be a list")
+    hosted = next((t for t in map(_hosted_tool, tools or ()) if t), None)
+    hosted = hosted or next((name for name in _HOSTED_FIELDS if body.get(name)), None)
+    if hosted:
+        reason = f"tools that run at the provider are not served: {hosted[:60]}"
+        raise Refusal(400, Fault.AGENT, reason, code="hosted_tool")
+
+
+def _hosted_tool(tool: Any) -> str | None:
+    if not isinstance(tool, dict):
+        raise bad("each tool must be an object")
+    kind = tool.get("type")
+    # Gemini names the kind of a tool by its key.
+    names: Iterable[Any] = (kind,) if isinstance(kind, str) else tool
+    return next((n for n in names if isinstance(n, str) and _HOSTED.match(n)), None)
+
+
+def _passed_headers(dialect: Dialect, headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    if dialect != "messages":
+        return ()
+    found = ((name, headers.get(name, "")) for name in _PASSED_HEADERS)
+    return tuple((n, v) for n, v in found if 0 < len(v) <= MAX_HEADER and v.isprintable())
