@@ -128,6 +128,8 @@ class SpendSummary(Record):
     """Share of the known cost that no provider counted to the end; None = nothing was charged."""
     unpriced: tuple[UnpricedModel, ...]
     price_hashes: tuple[str, ...]
+    reconcile_gap: float | None
+    """(runs + shared + overhead + idle - nodes) / nodes; None = no nodes are on record."""
     warnings: tuple[str, ...]
 
 
@@ -138,6 +140,7 @@ class Spending(NamedTuple):
     runs: Sequence[SpendingRun]
     tallies: Sequence[Tally]
     sessions: Sequence[Session]
+    reconcile_gap: float | None = None
 
 
 def lost_subjects(sessions: Iterable[Session]) -> frozenset[str]:
@@ -188,6 +191,7 @@ def summarised(found: Spending, by: By = "role") -> SpendSummary:
         estimated_share=_estimated_share(total.llm),
         unpriced=_unpriced(owed),
         price_hashes=tuple(sorted({tally.key.price_hash for tally in owed})),
+        reconcile_gap=found.reconcile_gap,
         warnings=tuple(_warnings(total)),
     )
 

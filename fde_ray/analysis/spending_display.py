@@ -88,7 +88,7 @@ def _tokens(group: SpendGroup) -> list[str]:
     output = tokens["output"] + tokens["reasoning"]
     if not group.llm.calls:
         return ["", "", ""]
-    return [_known(prompt, uncounted), f"{read:,}", _known(output, uncounted)]
+    return [_known(prompt, uncounted), f"{read:,}" if read else "", _known(output, uncounted)]
 
 
 def _known(tokens: int, uncounted: int) -> str:

@@ -112,7 +112,11 @@ def _show(summary: SpendSummary) -> None:
     rows = [row_of(summary, group) for group in summary.groups]
     if len(rows) > 1:
         rows.append(row_of(summary, _named_total(summary)))
-    table(list(header), [[cell or MISSING for cell in row] for row in rows])
+    filled = [place for place in range(len(header)) if any(row[place] for row in rows)]
+    table(
+        [header[place] for place in filled],
+        [[row[place] or MISSING for place in filled] for row in rows],
+    )
     for line in unpriced_text(summary):
         say(line)
 
