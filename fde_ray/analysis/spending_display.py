@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from .aggregates import Total
 from .display import MISSING
-from .spending import SpendGroup, SpendSummary
+from .spending import By, SpendGroup, SpendSummary
 
 _HIDDEN = ("grade_id",)
 _SHORT = 12
@@ -17,7 +19,10 @@ def dollars(nanousd: int | float) -> str:
     if not nanousd:
         return "$0"
     value = nanousd / 1e9
-    return f"${value:,.4f}" if value >= 0.001 else f"${value:.9f}".rstrip("0")
+    if value >= 0.001:
+        return f"${value:,.4f}"
+    digits = 2 - math.floor(math.log10(value))
+    return f"${value:.{min(12, digits)}f}".rstrip("0")
 
 
 def money(total: Total) -> str:
@@ -27,28 +32,49 @@ def money(total: Total) -> str:
     return f"≥ {dollars(total.known)} ({total.unknown:,} unknown)" if total.known else "unknown"
 
 
-def columns_of(summary: SpendSummary) -> tuple[str, ...]:
-    return (
-        *(name for name in _names(summary) if name not in _HIDDEN),
-        "calls",
-        "prompt tokens",
-        "cached",
-        "output tokens",
-        "model calls",
-        "lost",
-        "sandboxes",
-        "compute",
-        "lost compute",
-        "valid",
-        "model calls / valid",
-    )
+_COLUMNS = (
+    "calls",
+    "prompt tokens",
+    "from cache",
+    "output tokens",
+    "model calls",
+    "lost",
+    "sandboxes",
+    "compute",
+    "lost compute",
+    "valid scores",
+    "model calls / valid",
+)
 
 
-def row_of(summary: SpendSummary, group: SpendGroup) -> list[str]:
-    """Return the cells of a group under `columns_of`."""
+class CostTable(NamedTuple):
+    """Columns in which no group has anything are left out."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    keys: int
+    """So many columns say which group it is."""
+    total: tuple[str, ...] | None
+    """None = there is one group at most."""
+
+
+def cost_table(summary: SpendSummary) -> CostTable:
+    """Return the groups of a summary as cells; what is not there is a dash."""
+    names = [name for name in _names(summary) if name not in _HIDDEN]
+    whole = dict.fromkeys(names, "") | ({names[0]: "all"} if names else {})
+    groups = [*summary.groups, summary.total.model_copy(update={"key": whole})]
+    rows = [_row(summary.by, names, group) for group in groups]
+    header = (*names, *_COLUMNS)
+    places = [n for n in range(len(header)) if n < len(names) or any(row[n] for row in rows)]
+    cells = [tuple(row[n] or ("" if n < len(names) else MISSING) for n in places) for row in rows]
+    total = cells[-1] if len(summary.groups) > 1 else None
+    return CostTable(tuple(header[n] for n in places), tuple(cells[:-1]), len(names), total)
+
+
+def _row(by: By, names: Sequence[str], group: SpendGroup) -> list[str]:
     llm, compute = group.llm, group.compute
-    key = [str(group.key.get(name, "")) for name in _names(summary) if name not in _HIDDEN]
-    if summary.by == "run" and key:
+    key = [str(group.key[name]) for name in names]
+    if by == "run" and key:
         key[0] = key[0][:_SHORT]
     each = group.llm_nanousd_per_valid
     return [

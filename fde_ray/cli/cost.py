@@ -10,7 +10,7 @@ import typer
 from .setting import JsonOption, ProfileOption
 
 if TYPE_CHECKING:
-    from fde_ray.analysis.spending import By, SpendGroup, Spending, SpendSummary
+    from fde_ray.analysis.spending import By, Spending, SpendSummary
     from fde_ray.model.ledgers import LedgerLine
     from fde_ray.model.profile import Profile
 
@@ -100,30 +100,17 @@ async def _read(profile: Profile, sweep: str, *, with_ledger: bool) -> _Read:
 
 
 def _show(summary: SpendSummary) -> None:
-    from fde_ray.analysis.display import MISSING
-    from fde_ray.analysis.spending_display import columns_of, row_of, unpriced_text
+    from fde_ray.analysis.spending_display import cost_table, unpriced_text
 
     from .output import note, program, say, table
 
     if not summary.total.llm.calls and not summary.total.compute.sessions:
         note(f"no model call yet; see: {program()} sweep status {summary.sweep}")
         return
-    header = columns_of(summary)
-    rows = [row_of(summary, group) for group in summary.groups]
-    if len(rows) > 1:
-        rows.append(row_of(summary, _named_total(summary)))
-    filled = [place for place in range(len(header)) if any(row[place] for row in rows)]
-    table(
-        [header[place] for place in filled],
-        [[row[place] or MISSING for place in filled] for row in rows],
-    )
+    shown = cost_table(summary)
+    table(list(shown.header), [list(row) for row in (*shown.rows, shown.total) if row])
     for line in unpriced_text(summary):
         say(line)
-
-
-def _named_total(summary: SpendSummary) -> SpendGroup:
-    names = list(summary.groups[0].key)
-    return summary.total.model_copy(update={"key": dict.fromkeys(names, "") | {names[0]: "all"}})
 
 
 def _write_files(folder: Path, read: _Read, summary: SpendSummary) -> None:

@@ -309,7 +309,7 @@ def test_the_page_holds_the_numbers_of_the_summary_and_nothing_active() -> None:
     assert "\x1b" not in page
     assert "\u202e" not in page
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
-    for text in ("≥ $0.000001782 (1 unknown)", "$0.00000103", "2 of 3 runs", "0.39 %"):
+    for text in ("≥ $0.00000178 (1 unknown)", "$0.00000103", "2 of 3 runs", "0.39 %"):
         assert text in page, text
 
 
