@@ -36,9 +36,9 @@ class Archive(NamedTuple):
 
 
 def archives(layout: Layout) -> list[Archive]:
-    """Return the images that every cluster holds; PAUSE first, then by name."""
-    found = sorted(layout.images.glob("*.tar"), key=lambda p: (p.stem != "pause", p.stem))
-    return [Archive(path, path.with_suffix(".key").read_text()) for path in found]
+    """Return the images that every cluster holds: `pause` first, then by name."""
+    keys = sorted(layout.images.glob("*.key"), key=lambda p: (p.stem != "pause", p.stem))
+    return [Archive(key.with_suffix(".tar"), key.read_text()) for key in keys]
 
 
 class Store:

@@ -13,6 +13,7 @@ from . import cgroups
 from .building import Say
 from .layout import NAME, Layout
 from .machine import check_root
+from .network import CANDIDATES
 from .processes import read_record, stop
 from .state import LabState, locked, read_state
 
@@ -31,17 +32,17 @@ def bring_down(layout: Layout, say: Say) -> None:
 
 
 def clear(layout: Layout, state: LabState | None) -> None:
-    """Leave nothing; raise with what could not be removed."""
+    """Leave nothing; raise with what is still there. state: None when no lab was noted."""
     if survivors := cgroups.kill_members(_KILL_S):
         raise UserError(f"processes of the lab do not end: {sorted(survivors)[:5]}")
-    if _has_link():
+    if state is not None and _has_link():
         subprocess.run(["ip", "link", "delete", NAME], capture_output=True, check=False)
     _remove_groups()
     shutil.rmtree(layout.home, ignore_errors=True)
     for folder in reversed(state.made if state else []):
         _remove_if_empty(Path(folder))
     if left := leftovers(layout):
-        raise UserError(f"the lab could not remove all it made: {'; '.join(left)}")
+        raise UserError(f"something bears the lab's name and is not removed: {'; '.join(left)}")
 
 
 def leftovers(layout: Layout) -> list[str]:
@@ -70,11 +71,11 @@ def stop_daemon(layout: Layout, name: str) -> None:
 
 
 def _readable_state(layout: Layout) -> LabState | None:
-    """A note that cannot be read must not keep a lab up."""
+    """A note that cannot be read must not keep a lab up: only its folders are forgotten."""
     try:
         return read_state(layout)
     except UserError:
-        return None
+        return LabState(block=CANDIDATES[0])
 
 
 def _remove_groups() -> None:

@@ -135,11 +135,11 @@ class Lab:
 def _state(layout: Layout, say: Say) -> LabState:
     """Return the note of the lab that runs, or of a new one on a cleared place."""
     state = read_state(layout)
-    if state is not None and cgroups.members():
+    if state is not None and holder(layout):
         return state
     if state is not None:
         say("a lab ended without being taken down; clearing what is left of it")
-    lowering.clear(layout, state)
+        lowering.clear(layout, state)
     _refuse_occupied()
     state = LabState(block=chosen_network(used_networks()).block, made=missing_folders())
     write_state(layout, state)
