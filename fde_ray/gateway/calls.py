@@ -48,7 +48,6 @@ class AgentCalls:
         if request.action == "count":
             return await self._counted(session, request, call_id)
         subject = session.subject
-        await self._open_turns.catch_up(subject)
         async with self._clocks.serving(subject, call_id):
             try:
                 return await self._calls.complete(
@@ -63,7 +62,6 @@ class AgentCalls:
         """Yield server-sent events, or a stored reply alone."""
         request = self._assigned(claims, request)
         subject = session.subject
-        await self._open_turns.catch_up(subject)
         async with self._clocks.serving(subject, call_id):
             pieces = self._calls.stream(
                 request, session.bill, f"{subject}:{call_id}", **self._terms(session, call_id)

@@ -13,10 +13,11 @@ from datetime import timedelta
 
 from fde_ray.metering.places import Wait
 from fde_ray.model.clock import Clock
+from fde_ray.model.result import Pause
 from fde_ray.model.states import PauseCause
 from fde_ray.store.runs import Heartbeat, RunStore
 
-from .pauses import Activity, ClockTotals, clock_totals, is_for_another, next_pause
+from .pauses import Activity, ClockTotals, PauseStep, clock_totals, is_for_another, next_pause
 from .ports import Session
 
 LONGEST_SILENCE = timedelta(seconds=15)
@@ -36,6 +37,8 @@ class _Watch:
         self.waits_since: dict[str, float] = {}
         """When the pinned requests began to wait, which may be before we heard of it."""
         self.served_until = 0.0
+        self.writes = 0
+        """Rises before and after each change of the open pause: what was read meanwhile is old."""
         # Protects "compare with the open pause, then write": two requests of one session that
         # change state at once would open two.
         self.lock = asyncio.Lock()
@@ -98,13 +101,32 @@ class SessionClocks:
         else:
             await self.pin(subject, request, wait)
 
-    async def is_paused_elsewhere(self, subject: str) -> bool:
-        """Look whether the clock stands still for something that this replica does not know of."""
+    def writes(self, subject: str) -> int:
+        """Return a number to give to `learn` with what is read after this."""
+        watch = self._watches.get(subject)
+        return 0 if watch is None else watch.writes
+
+    async def learn(
+        self, subject: str, cause: PauseCause | None, writes: int, *, is_served: bool = False
+    ) -> bool:
+        """Take in which pause the store has open: another replica may have opened or closed it.
+
+        is_served: a call is under way somewhere, so that the clock must run.
+        True = it stands still for something that this replica does not know of.
+        """
         watch = self._watch(subject)
-        async with watch.lock:
-            watch.open_cause = await self._store.open_cause(subject)
-            watch.is_loaded = True
-        return watch.open_cause not in (None, *watch.activity.waiting.values())
+        if watch.writes != writes or watch.lock.locked():
+            return False  # what was read is older than what we have written
+        if watch.is_loaded and watch.open_cause is not None and cause is None:
+            # Another replica serves what was held: if it refuses again, it opens a pause itself.
+            watch.activity = watch.activity.evolve(held={})
+        watch.open_cause, watch.is_loaded = cause, True
+        if cause is None:
+            return False
+        if is_served:
+            await self._close(subject, watch)
+            return False
+        return cause not in watch.activity.waiting.values()
 
     async def confirm(self, subject: str, reported: Iterable[str]) -> None:
         """The shim says which requests it still holds."""
@@ -115,11 +137,12 @@ class SessionClocks:
         else:
             await self._set(subject, activity)
 
-    async def totals(self, session: Session) -> ClockTotals:
-        """Return the charged and paused time; without a query when the agent has not started."""
+    async def totals(self, session: Session, pauses: Iterable[Pause] | None = None) -> ClockTotals:
+        """Return the charged and paused time. pauses: those of the session; None = read them."""
         if session.started_at is None:
             return ClockTotals(0.0, 0.0, {})
-        pauses = await self._store.pauses(session.subject)
+        if pauses is None:
+            pauses = await self._store.pauses(session.subject)
         return clock_totals(session.started_at, session.solve_ended_at, pauses, self._clock.now())
 
     def is_paused(self, subject: str) -> bool:
@@ -180,14 +203,32 @@ class SessionClocks:
             step = next_pause(watch.open_cause, watch.activity)
             if step is None:
                 return
-            now = self._clock.now()
-            if step.closes:
-                await self._store.close_pause(subject, now, cause=watch.open_cause)
-                watch.open_cause = None
-            if step.opens is not None:
-                since = now if step.closes else self._waits_since(watch, now)
-                await self._store.open_pause(subject, step.opens, since)
-                watch.open_cause = step.opens
+            watch.writes += 1
+            try:
+                await self._carry_out(subject, watch, step)
+            finally:
+                watch.writes += 1
+
+    async def _carry_out(self, subject: str, watch: _Watch, step: PauseStep) -> None:
+        now = self._clock.now()
+        if step.closes:
+            await self._store.close_pause(subject, now, cause=watch.open_cause)
+            watch.open_cause = None
+        if step.opens is None or await self._store.is_served(subject):
+            return  # another replica has a call of this session under way
+        since = now if step.closes else self._waits_since(watch, now)
+        await self._store.open_pause(subject, step.opens, since)
+        watch.open_cause = step.opens
+
+    async def _close(self, subject: str, watch: _Watch) -> None:
+        """Let the clock run: the open pause is not due."""
+        async with watch.lock:
+            watch.writes += 1
+            try:
+                await self._store.close_pause(subject, self._clock.now(), cause=watch.open_cause)
+            finally:
+                watch.writes += 1
+            watch.open_cause = None
 
     def _waits_since(self, watch: _Watch, now: float) -> float:
         """Return since when nothing was served and the request waited that names the pause."""

@@ -58,11 +58,6 @@ class OpenTurns:
         for turn in await self._store.open_turns([subject]):
             await self._settle(turn)
 
-    async def catch_up(self, subject: str) -> None:
-        """Learn what another replica knows of the session, if its clock stands still for that."""
-        if await self._clocks.is_paused_elsewhere(subject):
-            await self.recall(subject)
-
     async def doubtful_s(self, subject: str) -> float:
         """Return how long the session's turn has waited for a supervisor that may be dead.
 

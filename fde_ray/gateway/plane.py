@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import NamedTuple
 
 from fde_ray.model.chat import ChatReply
@@ -19,6 +20,7 @@ from fde_ray.model.clock import Clock
 from fde_ray.model.errors import Refusal, StoreError
 from fde_ray.model.failures import FailureKind, Fault
 from fde_ray.model.profile import OtherModels
+from fde_ray.model.result import Pause
 from fde_ray.model.session import AgentExit, Commit, SessionInputs
 from fde_ray.model.states import Scope, SolveEnd
 from fde_ray.model.wire import WireRequest
@@ -29,6 +31,7 @@ from .access import Action, check, scope_fits
 from .calls import AgentCalls
 from .clocks import SessionClocks
 from .collection import Collection
+from .gathering import Gathering
 from .messages import (
     Heartbeat,
     HeartbeatReply,
@@ -49,6 +52,8 @@ from .turns import Turns
 log = logging.getLogger(__name__)
 
 BREATH_S = 5.0
+BEATS_WITHIN_S = 0.02
+"""Heartbeats that come within so short a time are looked up together."""
 REMEMBERED = 4096
 MAX_EVALUATE_BYTES = 64 * 2**20
 _STOP_REASONS: dict[SolveEnd, StopReason] = {
@@ -87,6 +92,7 @@ class Plane:
         self._evaluate, self._ingest = evaluate, ingest
         self._nonces: dict[str, tuple[str, int]] = {}
         self._sessions = Sessions(store)
+        self._beats = Gathering(partial(store.vitals, pauses=True), BEATS_WITHIN_S)
         self.open_turns = OpenTurns(store, self.clocks, clock)
         self._turns = Turns(store, self.open_turns, self.clocks, clock)
         self._collection = Collection(store, objects, tenant)
@@ -154,12 +160,17 @@ class Plane:
         return StartedReply(now=now)
 
     async def heartbeat(self, bearer: str, beat: Heartbeat) -> HeartbeatReply:
-        session = (await self._caller(bearer, Action.BEAT)).session
-        subject = session.subject
-        if session.is_solving:
-            await self.open_turns.catch_up(subject)
+        claims = self._signer.verify(bearer)
+        subject, writes = claims.sub, self.clocks.writes(claims.sub)
+        vitals = await self._beats.get(subject)
+        session = check(claims, await self._sessions.seen(subject, vitals), Action.BEAT)
+        pauses = None if vitals is None else vitals.pauses
+        if vitals is not None and session.is_solving:
+            await self._catch_up(session, writes, is_served=vitals.is_served)
             await self.clocks.confirm(subject, beat.held)
-        totals = await self._totals(session)
+            if self.clocks.writes(subject) != writes:
+                pauses = None
+        totals = await self._totals(session, pauses)
         session = await self._enforce_clock(session, totals)
         self.clocks.heard(subject, beat.cpu_s, beat.rss_bytes)
         reason = stop_reason(session)
@@ -273,10 +284,20 @@ class Plane:
 
     async def _caller(self, bearer: str, action: Action) -> Caller:
         claims = self._signer.verify(bearer)
+        writes = self.clocks.writes(claims.sub)
         session = await self._sessions.find(claims.sub)
         if session is not None and session.is_solving and self._may_be_over(session):
             session = await self._enforce_clock(session, await self._totals(session))
-        return Caller(claims, check(claims, session, action))
+        caller = Caller(claims, check(claims, session, action))
+        if action is Action.CALL:
+            await self._catch_up(caller.session, writes)
+        return caller
+
+    async def _catch_up(self, session: Session, writes: int, *, is_served: bool = False) -> None:
+        """Learn what another replica knows of the session, if its clock stands still for that."""
+        subject, cause = session.subject, session.open_cause
+        if await self.clocks.learn(subject, cause, writes, is_served=is_served):
+            await self.open_turns.recall(subject)
 
     def _may_be_over(self, session: Session) -> bool:
         """Charged time is at most wall time, so that most calls need no look at the pauses."""
@@ -284,9 +305,9 @@ class Plane:
             return False
         return self._clock.now() - session.started_at >= session.inputs.limits.time_s
 
-    async def _totals(self, session: Session) -> ClockTotals:
+    async def _totals(self, session: Session, pauses: Iterable[Pause] | None = None) -> ClockTotals:
         """Return the clock. What may yet become a pause does not count against the limit."""
-        totals = await self.clocks.totals(session)
+        totals = await self.clocks.totals(session, pauses)
         if totals.charged_s < session.inputs.limits.time_s:
             return totals
         doubt_s = await self.open_turns.doubtful_s(session.subject)

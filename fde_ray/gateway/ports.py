@@ -9,7 +9,7 @@ from fde_ray.metering.places import Waiting
 from fde_ray.model.base import Record
 from fde_ray.model.chat import Bill, ChatReply
 from fde_ray.model.session import SessionInputs
-from fde_ray.model.states import SolveEnd
+from fde_ray.model.states import PauseCause, SolveEnd
 from fde_ray.model.wire import WireRequest
 
 
@@ -29,6 +29,8 @@ class Session(Record):
     started_at: float | None = None
     solve_end: SolveEnd | None = None
     solve_ended_at: float | None = None
+    open_cause: PauseCause | None = None
+    """Why the agent's clock stands still; None = it does not."""
     committed: bool = False
     """The final commit is in."""
 

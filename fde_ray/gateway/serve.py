@@ -64,7 +64,7 @@ async def served_at(
 ) -> AsyncIterator[str]:
     """Serve inside the block on `host:port` or `unix:/path`; yields what was bound."""
     if address.startswith("unix:"):
-        path = Path(os.path.abspath(address.removeprefix("unix:")))
+        path = Path(address.removeprefix("unix:"))
         async with served_on_socket(app, path, grace_s=grace_s):
             yield f"unix:{path}"
         return

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 from fde_ray.model.chat import Bill
 from fde_ray.model.session import SessionInputs
 from fde_ray.model.states import Phase, Role, SolveEnd
-from fde_ray.store.errors import RowMissing
 from fde_ray.store.runs import AttemptRow, RunStore, Standing
+from fde_ray.store.runs.vitals import Vitals
 
 from .ports import Session
 
@@ -31,14 +31,15 @@ class Sessions:
 
     async def find(self, subject: str) -> Session | None:
         """Return the session as it is now; None = there is none of this name."""
-        try:
-            if (facts := self._facts.get(subject)) is not None:
-                row = await self._store.standing(subject)
-            else:
-                whole = await self._store.session(subject)
-                facts, row = self._remembered(whole), whole.standing
-        except RowMissing:
+        return await self.seen(subject, (await self._store.vitals([subject])).get(subject))
+
+    async def seen(self, subject: str, vitals: Vitals | None) -> Session | None:
+        """Return the session of these vitals."""
+        if vitals is None:
             return None
+        row, facts = vitals.standing, self._facts.get(subject)
+        if facts is None:
+            facts = self._remembered(await self._store.session(subject))
         # Checked when they were written; building them anew would cost a call's worth of time.
         return Session.model_construct(
             subject=subject,
@@ -51,6 +52,7 @@ class Sessions:
             started_at=row.agent_started_at,
             solve_end=row.solve_end,
             solve_ended_at=row.solve_ended_at,
+            open_cause=vitals.open_cause,
             committed=row.state == "committed",
         )
 

@@ -14,7 +14,7 @@ from fde_ray.model.result import Pause
 from fde_ray.model.states import PauseCause
 
 from . import schema
-from .database import Statement, Transaction, keeping, replacing, updating
+from .database import Statement, Transaction, keeping, replacing, updating, updating_all
 from .ledger import LedgerWriter
 from .replicas import Replicas
 from .rows import Gap, Heartbeat
@@ -58,11 +58,7 @@ _SOLVING = Statement(
 )
 _HEARD = Statement(select(func.max(_L.at)))
 _BEAT = replacing(schema.liveness, "replica", "at")
-_HEARTBEAT = updating(
-    schema.attempts,
-    _A.subject == b("subject_"),
-    columns=("heartbeat_at", "cpu_s", "rss_bytes"),
-)
+_HEARTBEATS = updating_all(schema.attempts, ("subject",), ("heartbeat_at", "cpu_s", "rss_bytes"))
 GAP = timedelta(seconds=45)
 """Three missed beats of 15 s."""
 
@@ -132,7 +128,7 @@ class Pauses(Replicas):
             t.run(_BEAT, replica=replica, at=now)
             self._ledger.renew(t)
             if batch:
-                t.run_many(_HEARTBEAT, batch)
+                t.run_all(_HEARTBEATS, batch)
             if heard is None or now - heard <= gap.total_seconds():
                 return None
             return Gap(heard, now, _paused(t, heard, now))
@@ -158,7 +154,7 @@ def _first_free(t: Transaction, subject: str, at: float) -> float:
 
 def _heartbeat(heard: Heartbeat) -> dict[str, Any]:
     return {
-        "subject_": heard.subject,
+        "subject": heard.subject,
         "heartbeat_at": heard.at,
         "cpu_s": heard.cpu_s,
         "rss_bytes": heard.rss_bytes,

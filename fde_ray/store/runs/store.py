@@ -37,6 +37,7 @@ from .spending import SpendingReads
 from .supervision import Supervision
 from .sweeps import Sweeps
 from .versions import Versions
+from .vitals import VitalSigns
 
 
 class RunStore(
@@ -58,6 +59,7 @@ class RunStore(
     Inbox,
     Accounts,
     SpendingReads,
+    VitalSigns,
 ):
     """`async with RunStore(path, clock) as store:` opens, migrates and closes.
 
