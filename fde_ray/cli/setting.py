@@ -161,10 +161,12 @@ async def system(profile: Profile, *, unsafe: bool = False) -> AsyncIterator[Run
     from fde_ray.engine.runtime import opened_runtime
 
     from .logfile import logged_to
+    from .waiting import waits_told
 
-    async with opened_runtime(profile, unsafe=unsafe) as runtime:
-        with logged_to(runtime.home.root / "fde-ray.log"):
-            yield runtime
+    with waits_told():
+        async with opened_runtime(profile, unsafe=unsafe) as runtime:
+            with logged_to(runtime.home.root / "fde-ray.log"):
+                yield runtime
 
 
 def wait_for(work: Coroutine[Any, Any, T], *, go_on: str = "") -> T:

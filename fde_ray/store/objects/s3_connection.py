@@ -7,6 +7,8 @@ again while that may help. botocore's own retries are off: they know neither 429
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import os
 import random
 import threading
@@ -24,18 +26,32 @@ from .pacing import Pace
 from .s3_errors import FOREIGN, RETRYABLE, S3Trouble, Trouble, translated
 from .s3_keys import read_keys
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.2, 15.0
 CORRUPT_TRIES = 3
 """Bytes that are wrong on the wire come right soon; those that are wrong in the store never do."""
 
 
+TOLD_AFTER_S, TOLD_EVERY_S = 2.0, 60.0
+"""When to speak of a store that is waited for."""
+
+
 class Tries:
     """The repeats of one operation: exponential delays with full jitter, up to a deadline."""
 
-    def __init__(self, clock: Clock, rng: random.Random, retry_for_s: float) -> None:
-        self._clock, self._rng = clock, rng
-        self._until = clock.now() + retry_for_s
+    def __init__(
+        self,
+        clock: Clock,
+        rng: random.Random,
+        retry_for_s: float,
+        tell: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        """tell: hears until when it goes on, at each repeat that is not one of the first."""
+        self._clock, self._rng, self._tell = clock, rng, tell
+        self._began = clock.now()
+        self._until = self._began + retry_for_s
         self._corrupt = 0
         self.count = 0
         """Attempts that failed. Above 0, an earlier one may have worked unheard."""
@@ -49,6 +65,8 @@ class Tries:
         hopeless = trouble.trouble not in RETRYABLE or self._corrupt >= CORRUPT_TRIES
         if hopeless or self._clock.now() + delay > self._until:
             raise trouble
+        if self._clock.now() - self._began >= TOLD_AFTER_S:
+            self._tell(self._until)
         await self._clock.sleep(delay)
 
 
@@ -66,9 +84,16 @@ class S3Connection:
         self._executor = ThreadPoolExecutor(settings.max_connections, thread_name_prefix="s3")
         self._pace = Pace(clock.now())
         self._waiting = 0
+        self._told_at = -math.inf
 
     def tries(self) -> Tries:
-        return Tries(self.clock, self._rng, self.settings.retry_for)
+        return Tries(self.clock, self._rng, self.settings.retry_for, self._tell)
+
+    def _tell(self, until: float) -> None:
+        now = self.clock.now()
+        if now - self._told_at >= TOLD_EVERY_S:
+            self._told_at = now
+            log.warning("store_awaited", extra={"place": self.settings.place, "until": until})
 
     async def once(self, what: str, action: Callable[[Any], T]) -> T:
         """Run `action(client)` in a thread; S3Trouble if it fails."""

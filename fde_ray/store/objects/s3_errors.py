@@ -121,6 +121,9 @@ def translated(error: Exception, what: str, *, now: float, secrets: Collection[s
     elif isinstance(error, boto.EndpointConnectionError):
         text = f"no answer from {error.kwargs.get('endpoint_url')}; check `endpoint_url`"
         made = S3Trouble(Trouble.TRANSIENT, f"{what}: {masked(text, secrets)}")
+    elif isinstance(error, boto.NoCredentialsError):
+        text = "no keys found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        made = S3Trouble(Trouble.DENIED, f"{what}: {text}")
     else:
         text = masked(f"{type(error).__name__}: {error}", secrets)
         lasting = isinstance(error, _LASTING)

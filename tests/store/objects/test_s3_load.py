@@ -68,3 +68,17 @@ async def test_delays_differ_and_end_at_the_deadline() -> None:
     assert len(set(waits)) == len(waits) > 5
     assert sum(waits) <= 60
     assert max(waits) <= 15
+
+
+async def test_a_wait_that_lasts_is_told_with_its_end() -> None:
+    clock, told = ManualClock(), list[tuple[float, float]]()
+    began = clock.now()
+    tries = s3_connection.Tries(
+        clock, random.Random(3), 60.0, lambda until: told.append((clock.now(), until))
+    )
+    trouble = s3_connection.S3Trouble(s3_connection.Trouble.BUSY, "busy")
+    while clock.now() < began + 30:
+        await tries.again(trouble)
+    assert told
+    assert told[0][0] >= began + 2
+    assert {until for _, until in told} == {began + 60}

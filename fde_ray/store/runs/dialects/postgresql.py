@@ -29,7 +29,7 @@ from fde_ray.store.runs.transaction import Transaction
 from . import Written
 from .connecting import connection_settings, translated
 from .libpq import Session, array
-from .outages import Outage
+from .outages import TOLD_AFTER_S, Outage
 
 log = logging.getLogger(__name__)
 
@@ -138,9 +138,25 @@ class PostgresDialect:
     def connected(self) -> psycopg.Connection[Any]:
         password = self._password()
         secret = {} if password is None else {"password": password}
-        return psycopg.connect(
-            **{**self._settings, **secret}, autocommit=True, prepare_threshold=None
-        )
+        # A host that drops what it gets lets the first try alone last for seconds.
+        slow = threading.Timer(TOLD_AFTER_S, self._tell_slow)
+        slow.daemon = True
+        slow.start()
+        try:
+            return psycopg.connect(
+                **{**self._settings, **secret}, autocommit=True, prepare_threshold=None
+            )
+        finally:
+            slow.cancel()
+
+    def _tell_slow(self) -> None:
+        self.outage.began()
+        if self.outage.is_to_be_told(after_s=0.0):
+            self.tell(time.time() + self.patience_s)
+
+    def tell(self, until: float) -> None:
+        """Say that the server is waited for. until: seconds since the epoch."""
+        log.warning("store_awaited", extra={"place": self.place, "until": until})
 
     def upsert(self, table: Table) -> Any:
         return insert(table)
@@ -279,6 +295,8 @@ class PostgresLink:
                 is_over = time.monotonic() - began > patience_s
                 if isinstance(ours, UserError) or is_over or (is_lost and self._leaving.is_set()):
                     raise ours from error
+                if outage.is_to_be_told():
+                    self.dialect.tell(time.time() + began + patience_s - time.monotonic())
             except BaseException:
                 self._roll_back()
                 raise
