@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
+from fde_ray.metering.calls import WireUpstream
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest
 
 
@@ -21,3 +22,7 @@ class Chat(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+class WireChat(Chat, WireUpstream, Protocol):
+    """Passes on what agents say in their own dialects, too."""

@@ -1,4 +1,4 @@
-"""Reaches providers with a dialect of their own through the litellm SDK; it prices nothing.
+"""Reaches what speaks another dialect than its caller through the litellm SDK; it prices nothing.
 
 litellm is imported at the first call: it takes seconds and reads the environment.
 """
@@ -7,21 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import os
 from collections.abc import AsyncIterator
 from typing import Any
 
 from pydantic_core import to_json
 
+from fde_ray.metering.calls import Meter
 from fde_ray.metering.places import Place, Places, Waiting, unheard
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import ProviderError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.profile import Endpoint
+from fde_ray.model.wire import WireRequest
 
+from .dialects import rules_of
 from .keys import ApiKey, read_key
-from .replies import NOT_SENT, REJECTED, parse_chunk, parse_reply, retry_after_s
+from .passing import Passing, reply_of
+from .replies import NOT_SENT, REJECTED, parse_chunk, parse_reply, retry_after_s, unusable
+from .translation import address_of, events_from, plain, translated
 
 
 def knows_provider(model: str) -> bool:
@@ -51,18 +57,64 @@ class LiteLLM:
 
     async def complete(self, request: ChatRequest, bill: Bill) -> ChatReply:
         reply = await self._call(request, stream=False)
-        return parse_reply(to_json(_plain(reply)), request.model)
+        return parse_reply(to_json(plain(reply)), request.model)
 
     async def stream(self, request: ChatRequest, bill: Bill) -> AsyncIterator[dict[str, Any]]:
         chunks = await self._call(request, stream=True)
         key = read_key(self._endpoint)
         try:
             async for chunk in chunks:
-                yield parse_chunk(to_json(_plain(chunk)).decode())
+                yield parse_chunk(to_json(plain(chunk)).decode())
         except ProviderError:
             raise
         except Exception as error:
-            raise self._translated(error, key, uncertain=True) from error
+            raise self._failure(error, key, uncertain=True) from error
+
+    def counts(self, request: WireRequest) -> bool:
+        return False
+
+    async def exchange(self, request: WireRequest, bill: Bill, meter: Meter) -> ChatReply:
+        key = read_key(self._endpoint)
+        async with asyncio.timeout(self._endpoint.timeout):
+            reply = await self._translated(request, key)
+        return reply_of(rules_of(request.dialect), request, plain(reply))
+
+    async def events(self, request: WireRequest, bill: Bill, meter: Meter) -> AsyncIterator[bytes]:
+        key = read_key(self._endpoint)
+        passing = Passing(rules_of(request.dialect), request, meter)
+        try:
+            async with asyncio.timeout(self._endpoint.timeout):
+                stream = await self._translated(request, key)
+                try:
+                    async for events in events_from(stream):
+                        if said := passing.said(events):
+                            yield said
+                except ProviderError:
+                    raise
+                except Exception as error:
+                    if not passing.is_ended:  # else only the SDK's own accounts failed
+                        raise self._failure(error, key, uncertain=True) from error
+            meter.reply = reply_of(rules_of(request.dialect), request, passing.ended())
+        except TimeoutError as error:
+            raise unusable(f"no whole reply within {self._endpoint.timeout:g} s") from error
+        finally:
+            passing.tell()
+
+    async def _translated(self, request: WireRequest, key: ApiKey | None) -> Any:
+        sdk = self._sdk or await asyncio.to_thread(load_sdk)
+        terms = {
+            **address_of(self._endpoint, request.model, request.dialect),
+            "api_key": None if key is None else key.reveal(),
+            "timeout": self._endpoint.timeout,
+            "num_retries": 0,
+            "max_retries": 0,
+        }
+        try:
+            return await translated(sdk, request, terms)
+        except ProviderError:
+            raise
+        except Exception as error:
+            raise self._failure(error, key, uncertain=False) from error
 
     async def _call(self, request: ChatRequest, *, stream: bool) -> Any:
         key = read_key(self._endpoint)
@@ -70,7 +122,7 @@ class LiteLLM:
         fields = request.model_dump(mode="json", exclude={"extra", "model"}, exclude_none=True)
         try:
             return await sdk.acompletion(
-                model=self._endpoint.model or request.model,
+                **address_of(self._endpoint, request.model, "chat"),
                 api_key=None if key is None else key.reveal(),
                 timeout=self._endpoint.timeout,
                 num_retries=0,
@@ -81,11 +133,9 @@ class LiteLLM:
                 **fields,
             )
         except Exception as error:
-            raise self._translated(error, key, uncertain=False) from error
+            raise self._failure(error, key, uncertain=False) from error
 
-    def _translated(
-        self, error: Exception, key: ApiKey | None, *, uncertain: bool
-    ) -> ProviderError:
+    def _failure(self, error: Exception, key: ApiKey | None, *, uncertain: bool) -> ProviderError:
         status = getattr(error, "status_code", None)
         status = status if isinstance(status, int) else None
         detail = f"{type(error).__name__}: {error}"
@@ -111,8 +161,6 @@ def load_sdk() -> Any:
     sdk.drop_params = False
     # It takes 100 equal chunks for a model that repeats itself, and cuts a stream that is fine.
     sdk.REPEATED_STREAMING_CHUNK_LIMIT = 1_000_000
+    # Its own accounts of calls, which nobody reads, fail in ways that it logs with a trace each.
+    logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)
     return sdk
-
-
-def _plain(value: Any) -> Any:
-    return value.model_dump() if hasattr(value, "model_dump") else value

@@ -16,14 +16,15 @@ from fde_ray.model.failures import FailureKind
 
 MAX_REPLY_BYTES = 32 * 2**20
 REJECTED = frozenset({400, 401, 403, 404, 405, 413, 415, 422})
-NOT_SENT = frozenset({429, 503})
+NOT_SENT = frozenset({429, 503, 529})
 """Statuses by which a provider says that it has done no work."""
 
 
 def parse_reply(data: bytes, model: str) -> ChatReply:
     """Return the reply; ProviderError (unavailable, uncertain) when it is no chat completion."""
-    value = _object(data)
+    value = object_of(data)
     _raise_inner_error(value)
+    usage = value.get("usage")
     choices = value.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise unusable("the reply has no choices")
@@ -36,6 +37,7 @@ def parse_reply(data: bytes, model: str) -> ChatReply:
         usage=usage_of(value.get("usage")) or Usage(),
         model=_text(value.get("model")) or model,
         reply_id=_text(value.get("id")),
+        raw_usage=usage if isinstance(usage, dict) else None,
     )
 
 
@@ -58,7 +60,7 @@ def clean_message(message: dict[str, Any]) -> dict[str, Any]:
 
 def parse_chunk(data: str) -> dict[str, Any]:
     """Return one chunk of a stream; ProviderError when it is none or says an error."""
-    value = _object(data.encode())
+    value = object_of(data.encode())
     _raise_inner_error(value)
     return value
 
@@ -66,13 +68,16 @@ def parse_chunk(data: str) -> dict[str, Any]:
 def status_error(status: int, body: bytes, retry_after: str | None, now: float) -> ProviderError:
     """Return the error of an HTTP status; 5xx after sending leaves open what was charged."""
     detail = f"HTTP {status}: {_message(body)}"
+    answer = _answer(body)
     if status in REJECTED:
-        return ProviderError(detail, kind=FailureKind.PROVIDER_REJECTED, status=status)
+        rejected = FailureKind.PROVIDER_REJECTED
+        return ProviderError(detail, kind=rejected, status=status, answer=answer)
     return ProviderError(
         detail,
         status=status,
         retry_after_s=retry_after_s(retry_after, now),
         uncertain=status not in NOT_SENT and status >= 500,
+        answer=answer,
     )
 
 
@@ -95,7 +100,8 @@ def unusable(detail: str) -> ProviderError:
     return ProviderError(detail, uncertain=True)
 
 
-def _object(data: bytes) -> dict[str, Any]:
+def object_of(data: bytes) -> dict[str, Any]:
+    """Return a JSON object; ProviderError (uncertain) for anything else."""
     try:
         value = _json(data)
     except ValueError as error:
@@ -106,11 +112,13 @@ def _object(data: bytes) -> dict[str, Any]:
 
 
 def _json(data: bytes) -> Any:
-    """Read JSON; half a surrogate pair, which models do write, becomes U+FFFD."""
+    """Read JSON; half a surrogate pair, which models do write, and bytes that are no UTF-8 become
+    U+FFFD."""
     try:
         return from_json(data, allow_inf_nan=False)
     except ValueError:
-        mended = _SURROGATE.sub(lambda m: m[0] if m[1] else rb"\ufffd", data)
+        text = data.decode("utf-8", "replace").encode()
+        mended = _SURROGATE.sub(lambda m: m[0] if m[1] else rb"\ufffd", text)
         if mended == data:
             raise
         return from_json(mended, allow_inf_nan=False)
@@ -126,6 +134,14 @@ def _raise_inner_error(value: dict[str, Any]) -> None:
     """Some servers answer 200 with an error inside."""
     if value.get("error") and "choices" not in value:
         raise unusable(f"the provider says: {error_text(value['error'])}")
+
+
+def _answer(body: bytes) -> dict[str, Any] | None:
+    try:
+        value = from_json(body, allow_inf_nan=False)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _message(body: bytes) -> str:

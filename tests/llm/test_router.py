@@ -7,7 +7,7 @@ import pytest
 
 from fde_ray.llm.litellm_client import LiteLLM
 from fde_ray.llm.offline import OfflineProvider
-from fde_ray.llm.openai_http import OpenAIHttp
+from fde_ray.llm.http_endpoint import HttpEndpoint
 from fde_ray.llm.router import ModelRouter, matches
 from fde_ray.model.chat import Bill, ChatRequest
 from fde_ray.model.errors import ProviderError
@@ -34,7 +34,7 @@ async def test_the_first_endpoint_that_matches_serves_a_model() -> None:
         offline,
     )
     assert router.client_for("offline/x") is offline
-    assert isinstance(router.client_for("acme/big"), OpenAIHttp)
+    assert isinstance(router.client_for("acme/big"), HttpEndpoint)
     assert router.client_for("acme/big") is router.client_for("acme/big")
     assert router.client_for("acme/small") is not router.client_for("acme/big")
     assert isinstance(router.client_for("other/model"), LiteLLM)

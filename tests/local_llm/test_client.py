@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fde_ray.llm.openai_http import OpenAIHttp
+from fde_ray.llm.http_endpoint import HttpEndpoint
 from fde_ray.metering.chunks import ReplyBuilder
 from fde_ray.model.chat import Bill, ChatRequest
 from fde_ray.model.clock import SystemClock
@@ -42,13 +42,13 @@ YES_OR_NO = {
 
 
 @pytest.fixture
-async def client(endpoint: Endpoint) -> AsyncIterator[OpenAIHttp]:
-    opened = OpenAIHttp(endpoint, SystemClock())
+async def client(endpoint: Endpoint) -> AsyncIterator[HttpEndpoint]:
+    opened = HttpEndpoint(endpoint, SystemClock())
     yield opened
     await opened.aclose()
 
 
-async def test_a_real_server_answers_whole_with_text_and_usage(client: OpenAIHttp) -> None:
+async def test_a_real_server_answers_whole_with_text_and_usage(client: HttpEndpoint) -> None:
     reply = await client.complete(REQUEST, BILL)
     assert reply.text.strip()
     assert reply.model == "gemma"
@@ -58,7 +58,7 @@ async def test_a_real_server_answers_whole_with_text_and_usage(client: OpenAIHtt
     assert 1 <= (reply.usage.completion_tokens or 0) <= 8
 
 
-async def test_a_real_server_streams_pieces_and_then_usage(client: OpenAIHttp) -> None:
+async def test_a_real_server_streams_pieces_and_then_usage(client: HttpEndpoint) -> None:
     builder, pieces = ReplyBuilder("local/gemma"), 0
     async for chunk in client.stream(REQUEST, BILL):
         builder.add(chunk)
@@ -71,7 +71,7 @@ async def test_a_real_server_streams_pieces_and_then_usage(client: OpenAIHttp) -
     assert 1 <= (streamed.usage.completion_tokens or 0) <= 8
 
 
-async def test_a_real_server_keeps_to_a_json_schema(client: OpenAIHttp) -> None:
+async def test_a_real_server_keeps_to_a_json_schema(client: HttpEndpoint) -> None:
     asked = 'Is the sky blue? Answer in the form {"covered":true}'
     request = REQUEST.evolve(
         messages=({"role": "user", "content": asked},), max_tokens=32, response_format=YES_OR_NO
@@ -82,7 +82,7 @@ async def test_a_real_server_keeps_to_a_json_schema(client: OpenAIHttp) -> None:
     assert isinstance(ballot["covered"], bool)
 
 
-async def test_a_real_server_takes_tools_and_a_tool_s_answer(client: OpenAIHttp) -> None:
+async def test_a_real_server_takes_tools_and_a_tool_s_answer(client: HttpEndpoint) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "list", "arguments": "{}"}}
     request = REQUEST.evolve(
         messages=(
@@ -98,7 +98,7 @@ async def test_a_real_server_takes_tools_and_a_tool_s_answer(client: OpenAIHttp)
     assert (reply.usage.prompt_tokens or 0) > tools_alone
 
 
-async def test_a_prompt_beyond_the_context_is_the_request_s_fault(client: OpenAIHttp) -> None:
+async def test_a_prompt_beyond_the_context_is_the_request_s_fault(client: HttpEndpoint) -> None:
     long = REQUEST.evolve(messages=({"role": "user", "content": "word " * 20_000},))
     with pytest.raises(ProviderError, match="context") as caught:
         await client.complete(long, BILL)

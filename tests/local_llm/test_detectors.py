@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fde_ray.customer.detection import detect
-from fde_ray.llm.openai_http import OpenAIHttp
+from fde_ray.llm.http_endpoint import HttpEndpoint
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest
 from fde_ray.model.clock import SystemClock
 from fde_ray.model.profile import Endpoint
@@ -22,7 +22,7 @@ BILL = Bill(run_id="r", subject="r.1", role=Role.DETECTOR, case_id="017")
 async def test_detectors_of_a_model_that_answers_badly_leave_ballots_with_a_reason(
     endpoint: Endpoint,
 ) -> None:
-    client = OpenAIHttp(endpoint, SystemClock())
+    client = HttpEndpoint(endpoint, SystemClock())
 
     async def chat(request: ChatRequest) -> ChatReply:
         return await client.complete(request.evolve(max_tokens=REPLY_TOKENS), BILL)

@@ -52,10 +52,13 @@ class Gemini:
             candidates="candidatesTokenCount",
             thoughts="thoughtsTokenCount",
             total="totalTokenCount",
+            cache_write_5m_tokens="cacheWriteTokenCount",
         )
         if not found:
             return None
         usage: dict[str, Any] = {"source": "provider"}
+        if "cache_write_5m_tokens" in found:  # of a provider that was reached by translation
+            usage["cache_write_5m_tokens"] = found["cache_write_5m_tokens"]
         thoughts, seen = found.get("thoughts"), found.get("prompt", 0) + found.get("tools", 0)
         if "prompt" in found:
             usage |= {"prompt_tokens": seen, "cached_tokens": found.get("cached", 0)}

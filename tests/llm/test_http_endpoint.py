@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fde_ray.llm.openai_http import OpenAIHttp
+from fde_ray.llm.http_endpoint import HttpEndpoint
 from fde_ray.metering.chunks import ReplyBuilder
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest
 from fde_ray.model.errors import ProviderError
@@ -29,23 +29,23 @@ REQUEST = ChatRequest(
 @asynccontextmanager
 async def endpoint(
     *answers: Answer, **changes: Any
-) -> AsyncIterator[tuple[FakeProvider, OpenAIHttp]]:
+) -> AsyncIterator[tuple[FakeProvider, HttpEndpoint]]:
     async with provider(*answers) as fake:
         described = Endpoint.model_validate(
             {"match": "*", "base_url": fake.base_url, "timeout": "5s"} | changes
         )
-        client = OpenAIHttp(described, ManualClock())
+        client = HttpEndpoint(described, ManualClock())
         try:
             yield fake, client
         finally:
             await client.aclose()
 
 
-async def collected(client: OpenAIHttp) -> list[dict[str, Any]]:
+async def collected(client: HttpEndpoint) -> list[dict[str, Any]]:
     return [c async for c in client.stream(REQUEST, BILL)]
 
 
-async def failure(client: OpenAIHttp, *, stream: bool = False) -> ProviderError:
+async def failure(client: HttpEndpoint, *, stream: bool = False) -> ProviderError:
     with pytest.raises(ProviderError) as caught:
         await (collected(client) if stream else client.complete(REQUEST, BILL))
     return caught.value
@@ -65,7 +65,7 @@ async def test_a_whole_reply_keeps_text_usage_and_name() -> None:
 async def test_waiting_for_a_place_is_not_held_against_the_provider() -> None:
     slow = Answer(body=completion(), delay_s=0.3)
 
-    async def placed(client: OpenAIHttp) -> ChatReply:
+    async def placed(client: HttpEndpoint) -> ChatReply:
         async with client.place(REQUEST.model):
             return await client.complete(REQUEST, BILL)
 
@@ -144,7 +144,7 @@ async def test_a_reply_that_is_no_completion_is_the_providers_fault(body: bytes)
 
 
 async def test_a_huge_reply_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fde_ray.llm.openai_http.MAX_REPLY_BYTES", 1000)
+    monkeypatch.setattr("fde_ray.llm.http_endpoint.MAX_REPLY_BYTES", 1000)
     async with endpoint(Answer(body=completion("x" * 5000))) as (_, client):
         assert "larger than" in (await failure(client)).detail
 
@@ -189,7 +189,7 @@ async def test_a_slow_provider_times_out() -> None:
 
 
 async def test_nobody_listening_means_that_nothing_was_sent() -> None:
-    client = OpenAIHttp(Endpoint(match="*", base_url="http://127.0.0.1:9/v1"), ManualClock())
+    client = HttpEndpoint(Endpoint(match="*", base_url="http://127.0.0.1:9/v1"), ManualClock())
     error = await failure(client)
     await client.aclose()
     assert error.kind is FailureKind.PROVIDER_UNAVAILABLE
