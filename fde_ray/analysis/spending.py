@@ -141,6 +141,8 @@ class Spending(NamedTuple):
     tallies: Sequence[Tally]
     sessions: Sequence[Session]
     reconcile_gap: float | None = None
+    notes: tuple[str, ...] = ()
+    """What a reader should know besides."""
 
 
 def lost_subjects(sessions: Iterable[Session]) -> frozenset[str]:
@@ -192,7 +194,7 @@ def summarised(found: Spending, by: By = "role") -> SpendSummary:
         unpriced=_unpriced(owed),
         price_hashes=tuple(sorted({tally.key.price_hash for tally in owed})),
         reconcile_gap=found.reconcile_gap,
-        warnings=tuple(_warnings(total)),
+        warnings=(*_warnings(total), *found.notes),
     )
 
 

@@ -9,14 +9,17 @@ if TYPE_CHECKING:
     from fde_ray.analysis.spending import Session, Spending
     from fde_ray.engine.runtime import Runtime
     from fde_ray.metering.compute import HostCost
+    from fde_ray.metering.prices import PriceTable
     from fde_ray.model.ledgers import LedgerLine
     from fde_ray.model.pods import HostRate
+    from fde_ray.model.profile import Profile
     from fde_ray.store.runs.spending import SessionRow
 
 
 async def spending_of(runtime: Runtime, sweep: str) -> Spending:
     """Return all that was spent on what a sweep wants; UserError when there is no such sweep."""
     from fde_ray.analysis.spending import Spending, SpendingRun
+    from fde_ray.metering.price_checks import strangers
 
     tenant, store = runtime.tenant, runtime.store
     await store.sweep(sweep, tenant=tenant)
@@ -35,7 +38,24 @@ async def spending_of(runtime: Runtime, sweep: str) -> Spending:
     tallies = await store.tallies_of_sweep(sweep, tenant=tenant)
     rate, now = runtime.profile.compute.host, runtime.clock.now()
     rows = await store.sessions_of_sweep(sweep, tenant=tenant)
-    return Spending(sweep, runs, tallies, [session_of(row, rate, now) for row in rows])
+    answers = await store.answering_models(sweep, tenant=tenant)
+    wire_names = {one.model for one in runtime.profile.endpoints if one.model}
+    return Spending(
+        sweep,
+        runs,
+        tallies,
+        [session_of(row, rate, now) for row in rows],
+        notes=tuple(strangers(answers, table_of(runtime.profile), wire_names)),
+    )
+
+
+def table_of(profile: Profile) -> PriceTable:
+    """Return the price table of a profile, or the one that ships."""
+    from pathlib import Path
+
+    from fde_ray.metering.prices import load_prices
+
+    return load_prices(Path(profile.prices).expanduser() if profile.prices else None)
 
 
 async def ledger_of(runtime: Runtime, sweep: str) -> AsyncIterator[LedgerLine]:

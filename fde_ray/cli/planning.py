@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fde_ray.engine.runtime import Runtime
     from fde_ray.metering.forecasts import Amount, Forecast, GroupForecast, PastRun
-    from fde_ray.metering.prices import PriceTable
     from fde_ray.model.plan import RunPlan
     from fde_ray.model.profile import Profile
     from fde_ray.model.specs import SweepSpec
@@ -25,6 +24,7 @@ async def show_plan(
     from fde_ray.engine.controller import Controller
     from fde_ray.metering.forecasts import assumptions, forecast
 
+    from .costing import table_of
     from .output import emit_json, note, program
     from .setting import system
 
@@ -32,7 +32,7 @@ async def show_plan(
     async with system(profile) as runtime:
         plans = Controller(runtime).plan(spec)
         past = await _past(runtime, plans)
-        expected = forecast(plans, past, assumed, _prices(profile), runtime.clock.now())
+        expected = forecast(plans, past, assumed, table_of(profile), runtime.clock.now())
     if json_:
         emit_json({"runs": [_run(plan) for plan in plans], "forecast": expected.jsonable()})
         return
@@ -67,14 +67,6 @@ def _past_runs(rows: Sequence[PastCost]) -> list[PastRun]:
         whole = solving + (sum(grades) // len(grades) if grades else 0)
         found.append(PastRun(None if any(part.unpriced for part in parts) else whole))
     return found
-
-
-def _prices(profile: Profile) -> PriceTable:
-    from pathlib import Path
-
-    from fde_ray.metering.prices import load_prices
-
-    return load_prices(Path(profile.prices).expanduser() if profile.prices else None)
 
 
 def _run(plan: RunPlan) -> dict[str, Any]:

@@ -186,7 +186,6 @@ def reprice(
     from fde_ray.metering.repricing import by_model, repriced
 
     from .output import emit_json, note, table
-    from .progress import dollars
 
     by = _table(prices, profile)
     lines = repriced(_ledger(ledger, profile), by)
@@ -216,7 +215,7 @@ def reprice(
                 f"{one.calls:,}",
                 _sum(one.was_nanousd, one.was_unpriced, one.calls),
                 _sum(one.nanousd, one.unpriced, one.calls),
-                "unknown" if one.change_nanousd is None else _signed(dollars, one.change_nanousd),
+                "unknown" if one.change_nanousd is None else _signed(one.change_nanousd),
             ]
             for one in groups
         ],
@@ -228,12 +227,10 @@ def reprice(
 def _table(path: Path | None, profile: Path | None) -> PriceTable:
     from fde_ray.metering.prices import load_prices
 
+    from .costing import table_of
     from .setting import profile_from
 
-    if path is not None:
-        return load_prices(path)
-    named = profile_from(profile).prices
-    return load_prices(Path(named).expanduser() if named else None)
+    return table_of(profile_from(profile)) if path is None else load_prices(path)
 
 
 def _now() -> float:
@@ -293,14 +290,16 @@ def _shown(value: Any) -> str:
 
 
 def _sum(nanousd: int, unpriced: int, calls: int) -> str:
-    from .progress import dollars
+    from fde_ray.analysis.spending_display import dollars
 
     if not unpriced:
         return dollars(nanousd)
     if unpriced == calls:
         return "unknown"
-    return f">= {dollars(nanousd)} ({unpriced} unknown)"
+    return f"≥ {dollars(nanousd)} ({unpriced:,} unknown)"
 
 
-def _signed(dollars: Any, nanousd: int) -> str:
-    return ("-" if nanousd < 0 else "+") + str(dollars(abs(nanousd)))
+def _signed(nanousd: int) -> str:
+    from fde_ray.analysis.spending_display import dollars
+
+    return ("-" if nanousd < 0 else "+") + dollars(abs(nanousd))

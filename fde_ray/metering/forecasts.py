@@ -22,9 +22,9 @@ from .prices import OFFLINE, PriceTable
 
 Basis: TypeAlias = Literal["past_runs", "assumptions", "offline", "nothing"]
 ENOUGH_FOR_TENTHS = 10
-_NUMBER = r"(\d{1,9}(?:\.\d{1,6})?)([kM]?)"
+_NUMBER = r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([kM]?)"
 _RANGE = rf"{_NUMBER}(?:-{_NUMBER})?"
-_ASSUMED = re.compile(rf"([a-z]+)={_RANGE}(?:@(\d{{1,3}})%)?/{_RANGE}")
+_ASSUMED = re.compile(rf"([a-z]+)={_RANGE}(?:@([0-9]{{1,3}})%)?/{_RANGE}")
 _SCALE = {"": 1, "k": 1000, "M": 1_000_000}
 
 

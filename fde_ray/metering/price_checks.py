@@ -3,7 +3,7 @@ two tables differ."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import date
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
@@ -94,6 +94,26 @@ def unpriced_in(spec: SweepSpec, table: PriceTable, at: float) -> list[Unpriced]
         for model, roles in models_of(spec).items()
         if (reason := table.lack(model, at))
     ]
+
+
+def strangers(
+    answers: Iterable[tuple[str, str, int]], table: PriceTable, wire_names: Collection[str] = ()
+) -> list[str]:
+    """Return a sentence for each model that a provider named and the table does not know as the
+    one that was asked. answers: (asked, named, calls). wire_names: what endpoints call models."""
+    return [
+        f"{calls:,} calls of {asked} were answered by {named[:100]!r}, which the price table does "
+        "not list as its alias"
+        for asked, named, calls in answers
+        if not _is_known(asked, named, table) and named not in wire_names
+    ]
+
+
+def _is_known(asked: str, named: str, table: PriceTable) -> bool:
+    if named in (asked, asked.partition("/")[2]):
+        return True
+    price = table.price_of(asked)
+    return price is not None and table.price_of(named) is price
 
 
 def differences(before: PriceTable, after: PriceTable) -> list[Difference]:

@@ -175,6 +175,13 @@ def _sessions(compiler: Compiler) -> ClauseElement:
 
 
 _SESSIONS = Statement(_sessions)
+_NAMES = Statement(
+    select(_L.model, _L.model_returned, func.count())
+    .select_from(_of_sweep())
+    .where(_THIS_SWEEP, _L.model_returned.is_not(None), _L.offline == 0)
+    .group_by(_L.model, _L.model_returned)
+    .order_by(_L.model, _L.model_returned)
+)
 _PAST = Statement(
     select(
         _R.run_id,
@@ -224,6 +231,13 @@ class SpendingReads:
         """Return every attempt and extraction try of what the sweep wants."""
         rows = await self._db.read(lambda t: t.all(_SESSIONS, tenant_=tenant, name_=name))
         return [SessionRow._make((*row[:12], int(row[12]), bool(row[13]))) for row in rows]
+
+    async def answering_models(
+        self, name: str, *, tenant: str = LOCAL
+    ) -> list[tuple[str, str, int]]:
+        """Return (model asked, model that the provider named, calls) of the sweep's calls."""
+        rows = await self._db.read(lambda t: t.all(_NAMES, tenant_=tenant, name_=name))
+        return [(row[0], row[1], int(row[2])) for row in rows]
 
     async def past_costs(
         self, system: str, model: str, condition: str, *, tenant: str = LOCAL
