@@ -26,6 +26,7 @@ from fde_ray.model.states import Scope, SolveEnd
 from fde_ray.model.wire import WireRequest
 from fde_ray.store.objects import ObjectStore
 from fde_ray.store.runs import RunStore
+from fde_ray.store.runs.pauses import GRADING
 
 from .access import Action, check, scope_fits
 from .calls import AgentCalls
@@ -97,7 +98,9 @@ class Plane:
         self._turns = Turns(store, self.open_turns, self.clocks, clock)
         self._collection = Collection(store, objects, tenant)
         self._calls = AgentCalls(calls, self.open_turns, self.clocks, other_models)
-        self._replica = secrets.token_hex(8)
+        # A grade-plane that lives is no comfort to a solving run.
+        kind = "run-" if evaluate is None else GRADING
+        self._replica = kind + secrets.token_hex(8)
         self.breathed_at: float | None = None
         """When liveness was last written; None = not yet."""
 

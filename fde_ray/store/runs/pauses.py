@@ -53,10 +53,16 @@ _PAUSES = Statement(
 )
 _SOLVING = Statement(
     select(_A.subject)
-    .where(_A.state == "open", _A.agent_started_at.is_not(None), _A.agent_started_at < b("until_"))
+    .where(_A.state == "open", _A.role == b("role_"))
+    .where(_A.agent_started_at.is_not(None), _A.agent_started_at < b("until_"))
     .order_by(_A.subject)
 )
-_HEARD = Statement(select(func.max(_L.at)))
+GRADING = "grade-"
+"""What the names of replicas begin with that extraction tries depend on, and no solving run."""
+_HEARD = {
+    "solve": Statement(select(func.max(_L.at)).where(_L.replica.not_like(f"{GRADING}%"))),
+    "extract": Statement(select(func.max(_L.at)).where(_L.replica.like(f"{GRADING}%"))),
+}
 _BEAT = replacing(schema.liveness, "replica", "at")
 _HEARTBEATS = updating_all(schema.attempts, ("subject",), ("heartbeat_at", "cpu_s", "rss_bytes"))
 GAP = timedelta(seconds=45)
@@ -116,22 +122,23 @@ class Pauses(Replicas):
     ) -> Gap | None:
         """Write liveness and the heartbeats heard since the last beat, in one batch.
 
-        When no replica had written for longer than `gap`, that time becomes a pause (outage) of
-        every session whose agent was at work; returns it.
+        When no replica of its kind had written for longer than `gap`, that time becomes a pause
+        (outage) of every session whose agent was at work and depends on them; returns it.
         """
+        role = "extract" if replica.startswith(GRADING) else "solve"
         now = self._clock.now()
         # In one order, so that two replicas never wait for each other in a ring.
         batch = [_heartbeat(h) for h in sorted(heartbeats)]
 
         def change(t: Transaction) -> Gap | None:
-            heard: float | None = t.one(_HEARD)[0]
+            heard: float | None = t.one(_HEARD[role])[0]
             t.run(_BEAT, replica=replica, at=now)
             self._ledger.renew(t)
             if batch:
                 t.run_all(_HEARTBEATS, batch)
             if heard is None or now - heard <= gap.total_seconds():
                 return None
-            return Gap(heard, now, _paused(t, heard, now))
+            return Gap(heard, now, _paused(t, role, heard, now))
 
         gone = await self._db.write(change)
         await self.close_dead()
@@ -161,8 +168,8 @@ def _heartbeat(heard: Heartbeat) -> dict[str, Any]:
     }
 
 
-def _paused(t: Transaction, opened_at: float, closed_at: float) -> tuple[str, ...]:
-    subjects = tuple(row[0] for row in t.all(_SOLVING, until_=closed_at))
+def _paused(t: Transaction, role: str, opened_at: float, closed_at: float) -> tuple[str, ...]:
+    subjects = tuple(row[0] for row in t.all(_SOLVING, role_=role, until_=closed_at))
     t.run_many(
         _ADD_CLOSED,
         [
