@@ -39,11 +39,13 @@ def _say(text: str) -> None:
 
 def _build(layout: Layout, _: argparse.Namespace) -> None:
     check_for_building()
-    build_all(layout.builds, _say)
+    with locked(layout, "build"):
+        build_all(layout.builds, _say)
 
 
 def _images(layout: Layout, words: argparse.Namespace) -> None:
-    make_images(layout, _say, words.names)
+    with locked(layout, "images"):
+        make_images(layout, _say, words.names)
 
 
 def _up(layout: Layout, _: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ Say = Callable[[str], None]
 
 
 def build_all(builds: Path, say: Say) -> None:
-    """Build what is missing below `builds` and remove builds of older sources."""
+    """Build what is missing below `builds` and remove all else there; one at a time."""
     began = time.monotonic()
     total = sum(len(module.binaries) for module in TABLE)
     done = 0
@@ -91,5 +91,5 @@ def _say_about(say: Say, head: str, text: str) -> None:
 def _drop_stale(builds: Path) -> None:
     kept = {build_folder(builds, module) for module in TABLE}
     for folder in builds.iterdir():
-        if folder not in kept and not folder.name.startswith("."):
+        if folder not in kept:
             shutil.rmtree(folder, ignore_errors=True)

@@ -120,7 +120,6 @@ def _proxy(layout: Layout, network: Network) -> tuple[str, ...]:
         f"--cluster-cidr={network.pods}",
         "--nodeport-addresses=primary",
         "--conntrack-max-per-core=0",
-        "--bind-address=127.0.0.1",
     )
 
 

@@ -32,10 +32,6 @@ class Layout(NamedTuple):
         return self.cache / "containerd"
 
     @property
-    def lock(self) -> Path:
-        return self.cache / "lock"
-
-    @property
     def bin(self) -> Path:
         """Links to the binaries this cluster runs; the first folder of its PATH."""
         return self.home / "bin"

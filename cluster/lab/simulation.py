@@ -19,6 +19,8 @@ _READY_S = 60.0
 
 def set_nodes(layout: Layout, count: int, say: Say) -> None:
     """Have exactly `count` simulated nodes and return when all are ready."""
+    if count < 0:
+        raise UserError(f"{count} nodes cannot be: say 0 or more")
     state = read_state(layout)
     if state is None:
         raise UserError("the lab is down: run `make lab-up` first")

@@ -51,10 +51,11 @@ def read_state(layout: Layout) -> LabState | None:
 
 
 @contextmanager
-def locked(layout: Layout) -> Iterator[None]:
-    """Hold the lab: up, down and the like wait for each other."""
+def locked(layout: Layout, what: str = "lab") -> Iterator[None]:
+    """Hold the lab, or what of it is named: up, down and the like wait for each other."""
     layout.cache.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = layout.cache / f"{what}.lock"
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -55,9 +55,12 @@ def test_part_of_no_lab_cannot_be_stopped(capsys: pytest.CaptureFixture[str]) ->
     assert "runs no kubelet; it runs: none, it is down" in capsys.readouterr().err
 
 
-def test_nodes_need_a_lab(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["nodes", "3"]) == 2
-    assert "make lab-up" in capsys.readouterr().err
+@pytest.mark.parametrize(("count", "advice"), [("3", "make lab-up"), ("-1", "say 0 or more")])
+def test_nodes_need_a_lab_and_a_number(
+    capsys: pytest.CaptureFixture[str], count: str, advice: str
+) -> None:
+    assert main(["nodes", "--", count]) == 2
+    assert advice in capsys.readouterr().err
 
 
 def test_state_is_read_back() -> None:
