@@ -130,7 +130,7 @@ class Fleet:
             for peer in peers:
                 stack.push_async_callback(peer.die)
             lease = await plane.store.claim_shards(
-                STEWARD, among=(CONTROLLER_SHARD,), ttl=timedelta(hours=1)
+                STEWARD, among=(CONTROLLER_SHARD,), ttl=timedelta(hours=1), generation=1
             )
             assert lease is not None
             admitting = asyncio.create_task(_admit(Steward(plane, lease.epoch)), name="steward")
