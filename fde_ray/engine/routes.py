@@ -212,7 +212,8 @@ class RouteRunner:
                     known = kind if kind in set(FailureKind) else FailureKind.SHIM_LOST
                     raise RunFailure(FailureKind(known), detail)
                 await woken(news, FORGOTTEN_S)
-                if suspicion.taken() and (loss := await self._sessions.loss(now)):
+                doubt = suspicion.taken()
+                if doubt and (loss := await self._sessions.loss(now, doubt)):
                     raise RunFailure(*loss)
 
     async def _close(

@@ -15,6 +15,8 @@ from fde_ray.sandbox.records import Handle, SessionStart
 from fde_ray.store.runs import AttemptRow, Epoch
 
 from .chronicle import Chronicle
+from .home import plane_address
+from .patrol import Doubt
 from .runtime import Runtime
 
 FORGOTTEN_S = 60.0
@@ -26,12 +28,17 @@ class Loss(NamedTuple):
     detail: str
 
 
+_AT_WORK = ("open", "collecting")
+_SILENT = Loss(FailureKind.SHIM_LOST, "the shim fell silent while the others were heard")
+
+
 class SessionHost:
     """Sessions of one lease; `epoch` fences every change."""
 
     def __init__(self, runtime: Runtime, epoch: Epoch) -> None:
         self._store, self._sandbox, self._epoch = runtime.store, runtime.sandbox, epoch
         self._home, self._signer, self._clock = runtime.home, runtime.signer, runtime.clock
+        self._profile = runtime.profile
         self._chronicle = Chronicle(runtime.store, runtime.objects, runtime.tenant)
 
     async def start(
@@ -41,35 +48,42 @@ class SessionHost:
 
         Returns its handle, for the caller to keep in the session's row.
         """
-        plane = self._home.run_plane if role == "solve" else self._home.grade_plane
+        plane = plane_address(self._profile, self._home, role)
         facts = await self._sandbox.probe()
         await self._chronicle.started(subject, self._clock.now(), facts)
         handle = await self._sandbox.start(
             SessionStart(
                 subject=subject,
                 role=role,
-                plane_socket=str(plane),
+                plane_socket=plane,
                 secret=self._signer.bootstrap_secret(subject),
                 limits=limits,
             )
         )
         return handle.jsonable()
 
-    async def loss(self, attempt: AttemptRow) -> Loss | None:
+    async def loss(self, attempt: AttemptRow, doubt: Doubt) -> Loss | None:
         """Return why the session will never commit; None = it lives, or has just committed.
 
-        A shim that broke says why; one that vanished is our loss.
+        A shim that broke says why; one that vanished, or hangs, is our loss.
         """
         handle = self._handle(attempt)
         if handle is not None and await self._sandbox.state(handle) == "running":
-            return None
+            return await self._silence(attempt.subject, doubt)
         # Read again: a shim commits before it leaves.
-        if (await self._store.session(attempt.subject)).state not in ("open", "collecting"):
+        if (await self._store.session(attempt.subject)).state not in _AT_WORK:
             return None
         outcome = None if handle is None else await self._sandbox.outcome(handle)
         if outcome is not None and outcome.failure is not None:
             return Loss(outcome.failure, outcome.detail)
         return Loss(FailureKind.SHIM_LOST, "the shim ended without a commit")
+
+    async def _silence(self, subject: str, doubt: Doubt) -> Loss | None:
+        row = await self._store.session(subject)
+        heard_at = row.heartbeat_at or row.agent_started_at
+        if doubt.unheard_since is None or heard_at is None or heard_at > doubt.unheard_since:
+            return None
+        return _SILENT if row.state in _AT_WORK else None
 
     async def close(
         self,

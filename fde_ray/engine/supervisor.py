@@ -6,8 +6,11 @@ Nothing waits for a call into a sandbox: shims report to the plane, the plane wr
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
 
 from fde_ray.model.dialogue import DialogueEvent
 from fde_ray.model.errors import FdeRayError, RunFailure, SandboxError, StoreError, Superseded
@@ -27,7 +30,7 @@ from .marks import Marks
 from .material import CaseKeys
 from .notebook import Notebook
 from .patience import wait_before_start
-from .patrol import Patrol
+from .patrol import Patrol, Suspicion
 from .planning import WORKSPACE
 from .runtime import Runtime
 from .sessions import FORGOTTEN_S, Loss, SessionHost
@@ -38,6 +41,15 @@ log = logging.getLogger(__name__)
 GRACE_S = 2 * 3600.0
 """For the collection of a workspace, and an hour more."""
 _SILENT = Loss(FailureKind.SHIM_LOST, "the session outlived all its limits without a word")
+
+
+class _Watch(NamedTuple):
+    """How a supervisor hears of a session that it follows."""
+
+    subject: str
+    notebook: Notebook
+    suspicion: Suspicion
+    news: asyncio.Event
 
 
 class Supervisor:
@@ -143,38 +155,36 @@ class Supervisor:
         subject = attempt_id(RunId(run.run_id), run.attempt)
         notebook = Notebook(self._chronicle, self._runtime.clock, subject)
         async with notebook.opened():
-            return await self._watched(run, plan, subject, notebook)
+            with (
+                self._store.changed.watch(("session", subject)) as news,
+                self._patrol.over(subject) as suspicion,
+            ):
+                return await self._watched(run, plan, _Watch(subject, notebook, suspicion, news))
 
-    async def _watched(
-        self, run: RunRow, plan: RunPlan, subject: str, notebook: Notebook
-    ) -> RunRow:
-        with (
-            self._store.changed.watch(("session", subject)) as news,
-            self._patrol.over(subject) as suspicion,
-        ):
-            while (run := await self._followed(run, plan, subject, notebook)).phase in _WATCHED:
-                await woken(news, FORGOTTEN_S)
-                if not suspicion.taken():
-                    continue
-                attempt = await self._store.session(subject)
-                loss = await self._sessions.loss(attempt)
-                if loss is not None:
-                    return await self._lose(run, attempt, loss)
+    async def _watched(self, run: RunRow, plan: RunPlan, watch: _Watch) -> RunRow:
+        while (run := await self._followed(run, plan, watch)).phase in _WATCHED:
+            if not watch.suspicion.is_open:
+                await woken(watch.news, FORGOTTEN_S)
+            if (doubt := watch.suspicion.taken()) is None:
+                continue
+            attempt = await self._store.session(watch.subject)
+            if (loss := await self._sessions.loss(attempt, doubt)) is not None:
+                return await self._lose(run, attempt, loss)
         return run
 
-    async def _followed(
-        self, run: RunRow, plan: RunPlan, subject: str, notebook: Notebook
-    ) -> RunRow:
+    async def _followed(self, run: RunRow, plan: RunPlan, watch: _Watch) -> RunRow:
         """Do what the session's row asks for now; return the run as it is then."""
-        attempt, events = await self._store.watched(subject)
+        attempt, events = await self._store.watched(watch.subject)
         end = attempt.solve_end
         if attempt.state == "closed":
             return await self._closed(run, attempt)
         if attempt.state == "committed":
             return await self._collected(run, attempt)
         if events is not None:
-            run = await self._answered(run, plan, attempt, events)
-            notebook.turn()
+            # A turn may wait for hours for a pool that is down.
+            async with watch.suspicion.interrupting(partial(self._sessions.loss, attempt)):
+                run = await self._answered(run, plan, attempt, events)
+                watch.notebook.turn()
             return run
         if end is not None and not end.is_graded:
             return await self._ended_ungraded(run, attempt)
