@@ -33,6 +33,7 @@ from .patrol import Patrol
 from .pools import CallPool, Pool
 from .reconciliation import Reconciler
 from .runtime import Runtime
+from .silence import Listener
 from .supervisor import Supervisor
 
 log = logging.getLogger(__name__)
@@ -106,6 +107,9 @@ class ShardDriver:
         self._patrol = Patrol(
             runtime.sandbox, runtime.store.changed, runtime.clock, runtime.profile.patrol_every
         )
+        self._listener = Listener(
+            runtime.store, self._patrol, runtime.clock, runtime.profile.heartbeat_every
+        )
         self._sweep_news = asyncio.Event()
         self._regrade_at = 0.0
         self._leaving: set[asyncio.Task[None]] = set()
@@ -153,6 +157,7 @@ class ShardDriver:
         servants = (
             asyncio.create_task(self._pumped(), name="inbox"),
             asyncio.create_task(self._patrol.walk(), name="patrol"),
+            asyncio.create_task(self._listener.listen(), name="silence"),
         )
         for servant in servants:
             servant.add_done_callback(self._servant_ended)

@@ -19,9 +19,9 @@ from tests.engine.virtual import LoopClock
 
 
 @asynccontextmanager
-async def peer(home: Path, stage: Stage) -> AsyncIterator[Runtime]:
+async def peer(home: Path, stage: Stage, runs: int = 4) -> AsyncIterator[Runtime]:
     """A runtime whose planes nobody calls."""
-    profile = Profile.model_validate({"home": str(home), "concurrency": {"runs": 4}})
+    profile = Profile.model_validate({"home": str(home), "concurrency": {"runs": runs}})
     opening = opened_runtime(
         profile, environ={}, clock=LoopClock(), sandbox=stage, cases=two_points()
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +21,7 @@ from .dialects.sqlite import PATIENCE_S, SqliteDialect
 from .dialogues import Dialogues
 from .generations import Generations
 from .grades import Grades
+from .hearing import Heard
 from .inbox import Inbox
 from .leases import Leases, process_start
 from .ledger import LedgerWriter
@@ -54,6 +54,7 @@ class RunStore(
     Sessions,
     Dialogues,
     Pauses,
+    Heard,
     Calls,
     Budgets,
     Inbox,
@@ -82,9 +83,9 @@ class RunStore(
         self._host = socket.gethostname()
         self._started = process_start
         self._boots = set()
-        self.boot = uuid.uuid4().hex
         started = process_start(os.getpid()) or ""
-        self._ledger = LedgerWriter(self._db, self._clock, self.boot, self._host, started)
+        self._ledger = LedgerWriter(self._db, self._clock, self._host, started)
+        self.boot = self._ledger.boot
 
     @classmethod
     def at(
