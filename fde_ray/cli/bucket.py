@@ -90,15 +90,12 @@ async def opened(source: Source, *, writing: bool = False) -> AsyncIterator[Buck
     from fde_ray.store.errors import KeyInvalid, SweepMissing
     from fde_ray.store.objects.opening import opened_objects
 
-    from .waiting import waits_told
-
     profile = profile_from(source.profile)
     chosen = _chosen(profile, source)
     folder = Path() if chosen else home_of(profile, os.environ).objects
     try:
-        with waits_told():
-            async with opened_objects(chosen, folder, os.environ, probed=writing) as objects:
-                yield Bucket(objects, source.tenant or profile.tenant)
+        async with opened_objects(chosen, folder, os.environ, probed=writing) as objects:
+            yield Bucket(objects, source.tenant or profile.tenant)
     except SweepMissing as error:
         raise UserError(f"{error}; see: {_listing(source)}") from None
     except KeyInvalid as error:

@@ -79,7 +79,7 @@ async def replaced(profile: Profile, spec: SweepSpec) -> Replaced:
     from .output import note
     from .setting import system
 
-    async with system(profile) as runtime:
+    async with system(profile, writing=True) as runtime:
         done = await Submission(runtime).replace(spec)
     if done.changed:
         kept = counted(done.kept, "grade")

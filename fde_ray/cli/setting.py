@@ -157,16 +157,17 @@ def in_source(
 
 
 @asynccontextmanager
-async def system(profile: Profile, *, unsafe: bool = False) -> AsyncIterator[Runtime]:
+async def system(
+    profile: Profile, *, unsafe: bool = False, writing: bool = False
+) -> AsyncIterator[Runtime]:
+    """Open what a command works with. writing: whether it may write to the object store."""
     from fde_ray.engine.runtime import opened_runtime
 
     from .logfile import logged_to
-    from .waiting import waits_told
 
-    with waits_told():
-        async with opened_runtime(profile, unsafe=unsafe) as runtime:
-            with logged_to(runtime.home.root / "fde-ray.log"):
-                yield runtime
+    async with opened_runtime(profile, unsafe=unsafe, writing=writing) as runtime:
+        with logged_to(runtime.home.root / "fde-ray.log"):
+            yield runtime
 
 
 def wait_for(work: Coroutine[Any, Any, T], *, go_on: str = "") -> T:
@@ -174,8 +175,10 @@ def wait_for(work: Coroutine[Any, Any, T], *, go_on: str = "") -> T:
     import asyncio
 
     from .exits import Interrupted
+    from .waiting import waits_told
 
     try:
-        return asyncio.run(work)
+        with waits_told():
+            return asyncio.run(work)
     except KeyboardInterrupt:
         raise Interrupted(go_on) from None

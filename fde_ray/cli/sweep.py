@@ -286,7 +286,7 @@ async def _stored(profile: Profile, spec: SweepSpec) -> bool:
 
     from .setting import system
 
-    async with system(profile) as runtime:
+    async with system(profile, writing=True) as runtime:
         controller = Controller(runtime)
         new = await controller.submit(spec)
         if new:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NamedTuple, Protocol
 
+from fde_ray.model.errors import StoreError
 from fde_ray.model.result import CostLine
 from fde_ray.model.states import PauseCause, Phase
 
@@ -146,5 +147,7 @@ async def _watched(controller: Controller, names: Sequence[str], watch: Watch | 
     loop = asyncio.get_running_loop()
     began = loop.time()
     while True:
-        watch(await progress_of(controller, names, loop.time() - began))
+        # A store that is away for now must not end a sweep that waits for it.
+        with contextlib.suppress(StoreError):
+            watch(await progress_of(controller, names, loop.time() - began))
         await asyncio.sleep(LOOK_S)

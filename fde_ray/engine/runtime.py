@@ -105,10 +105,12 @@ async def opened_runtime(
     sandbox: Sandbox | None = None,
     cases: Mapping[str, Case] | None = None,
     chat: Chat | None = None,
+    writing: bool = True,
 ) -> AsyncIterator[Runtime]:
     """Open stores and clients of this machine's state folder; close them at the end.
 
-    None: sandbox and cases of the profile; chat = the endpoints of the profile.
+    None: sandbox and cases of the profile; chat = the endpoints of the profile. writing: whether a
+    bucket must show first that it can be written.
     """
     clock = clock or SystemClock()
     environ = os.environ if environ is None else environ
@@ -118,7 +120,7 @@ async def opened_runtime(
         location = StoreLocation.chosen(profile.store, home.database)
         store = await stack.enter_async_context(RunStore.at(location, clock, environ))
         objects = await stack.enter_async_context(
-            opened_objects(profile.objects, home.objects, environ)
+            opened_objects(profile.objects, home.objects, environ, probed=writing)
         )
         chat = chat or ModelRouter(profile.endpoints, OfflineProvider(_probes(cases)))
         stack.push_async_callback(chat.aclose)

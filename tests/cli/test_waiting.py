@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from fde_ray.cli.waiting import waits_told
+from tests.cli.conftest import CommandLine
+from tests.cli.homes import SWEEP, WAITING
 
 HEARS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
 COMMAND = (sys.executable, "-c", HEARS_CTRL_C + "from fde_ray.cli.main import main; main()")
@@ -35,6 +37,22 @@ def test_a_database_that_cannot_be_reached_is_told_and_ctrl_c_is_heard(
         assert process.stderr.readline() == "fde-ray: interrupted\n"
         assert process.wait(30) == 130
         assert time.monotonic() - began < 10  # and not its patience of 30 s
+
+
+def test_commands_that_read_rows_alone_need_no_bucket(
+    home: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    profile = home / "profile.yaml"
+    profile.write_text(
+        f"objects: {{kind: s3, bucket: away, endpoint_url: 'http://127.0.0.1:{port}'}}"
+    )
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "nobody-knows-it")
+    for line in (("sweep", "status"), ("run", "explain", WAITING), ("sweep", "pause", SWEEP)):
+        ended = cli(*line, "--profile", profile)
+        assert (ended.code, "waiting for" in ended.err) == (0, False)
 
 
 def test_a_place_is_told_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:

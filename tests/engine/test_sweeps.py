@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from fde_ray.analysis.tables import run_rows
-from fde_ray.engine.campaign import Progress, carried_out, progress_of
+from fde_ray.engine.campaign import LOOK_S, Progress, _watched, carried_out, progress_of
 from fde_ray.engine.controller import Controller
 from fde_ray.engine.findings import findings_of
 from fde_ray.engine.planning import Planner, plan_sweep
 from fde_ray.model.base import sha256_hex
-from fde_ray.model.errors import UserError
+from fde_ray.model.errors import StoreError, UserError
 from fde_ray.model.result import canonical
 from fde_ray.model.states import Phase
 from fde_ray.protocol.packs import builtin_pack
@@ -110,6 +110,31 @@ def test_a_shared_run_whose_grade_is_still_to_be_made_has_not_ended(tmp_path: Pa
             assert (await controller.status("two")).ended == 1
             seen = await progress_of(controller, ["one", "two"], 0.0)
             assert (seen.planned, seen.finished, seen.graded, seen.to_grade) == (2, 2, 2, 0)
+
+    played(main)
+
+
+def test_a_store_that_is_away_for_a_look_at_progress_ends_no_sweep(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, make_stage()) as runtime:
+            names = await submitted(runtime, make_spec())
+            seen: list[Progress] = []
+
+            class Away(Controller):
+                looks = 0
+
+                async def notices(self, name: str) -> tuple[str, ...]:
+                    self.looks += 1
+                    if self.looks == 2:
+                        raise StoreError("the store is away")
+                    return await super().notices(name)
+
+            watching = asyncio.create_task(_watched(Away(runtime), names, seen.append))
+            await asyncio.sleep(3 * LOOK_S)
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            assert watching.cancelled()
+            assert len(seen) >= 2
 
     played(main)
 
