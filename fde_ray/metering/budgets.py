@@ -1,81 +1,268 @@
-"""Money of one run under concurrent calls: reserved before a call, settled after it."""
+"""Money of calls side by side: reserved before a call, settled after it.
+
+A run's own budget is one exact row beside the ledger: the start of a call and its reserve are one
+transaction. What is left of it bounds the output of a call. Budgets that runs share are in
+`allowances`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
 
-from fde_ray.metering.calls import LedgerStore
-from fde_ray.metering.prices import PriceTable
 from fde_ray.model.chat import Bill, Usage
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import Refusal
 from fde_ray.model.failures import Fault
+from fde_ray.model.states import PauseCause
 from fde_ray.model.wire import ModelRequest
 
+from .allowances import Allowances
+from .calls import CallFinish, CallStart, LedgerStore, Short
+from .charges import STATES, charge_of
 from .holds import Hold, NoHold
-from .places import Waiting
+from .outputs import Outputs
+from .places import UNSAID_S, Wait, Waiting
+from .prices import PriceTable
+from .purses import Share
 
 DEFAULT_MAX_TOKENS = 8192
+"""Of a call that says nothing of its output: what its run's budget allows, and what a shared budget
+reserves until more is known of the model."""
+LEAST_OUTPUT_TOKENS = 16
+"""A call is not sent with less, unless it asks for less itself."""
+LOOK_S = 1.0
+"""Between two looks whether calls in other processes have settled."""
 
 
 class Budgets:
-    """Refuses a call with 402 when spent + reserved + this call may pass the limit."""
+    """Refuses a call with 402 when what is spent forbids it; one that only other calls keep from
+    its money waits for them."""
 
-    def __init__(self, store: LedgerStore, prices: PriceTable, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: LedgerStore,
+        prices: PriceTable,
+        clock: Clock,
+        allowances: Allowances | None = None,
+    ) -> None:
         self._store, self._prices, self._clock = store, prices, clock
-        self._reserved: dict[str, int] = defaultdict(int)
-        # Protects "read what is spent, then reserve": a call that settles in between would be
-        # counted in neither.
-        self._lock = asyncio.Lock()
+        self._allowances = allowances
+        self._outputs = Outputs()
+        self._waiting: dict[str, set[asyncio.Event]] = {}
 
     @asynccontextmanager
     async def reserved(
         self, request: ModelRequest, bill: Bill, limit_nanousd: int | None, waiting: Waiting
     ) -> AsyncIterator[Hold]:
-        """Hold the upper bound of the call."""
-        if limit_nanousd is None:
+        """Hold the upper bound of the call inside the block."""
+        allowances = self._allowances
+        limits = () if allowances is None else await allowances.binding(bill)
+        if limit_nanousd is None and not limits:
             yield NoHold(request, self._store)
             return
-        run_id = bill.run_id
         bounded = request
-        if request.max_output_tokens is None:
+        if limit_nanousd is not None and request.max_output_tokens is None:
             bounded = request.bounded(DEFAULT_MAX_TOKENS)
-        amount = self._upper_bound(bounded)
-        await self._reserve(run_id, amount, limit_nanousd)
-        try:
-            yield NoHold(bounded, self._store)
-        finally:
-            await self._release(run_id, amount)
+        amount = self._amount(bounded)
+        if amount is None:
+            if limit_nanousd is not None or allowances is None or not allowances.ignores_unpriced:
+                raise _unpriced(request)
+            yield NoHold(request, self._store)
+            return
+        owners = tuple(limited.owner for limited in limits)
+        async with AsyncExitStack() as stack:
+            shares: Sequence[Share] = ()
+            if allowances is not None:
+                shares = await stack.enter_async_context(allowances.held(limits, amount, waiting))
+            terms = _Terms(bill, limit_nanousd, owners, request.max_output_tokens, waiting)
+            hold = _MoneyHold(self, terms, bounded, amount, shares)
+            stack.push_async_callback(hold.leave)
+            yield hold
 
-    def _upper_bound(self, request: ModelRequest) -> int:
+    async def aclose(self) -> None:
+        """Give back what is held of shared budgets."""
+        if self._allowances is not None:
+            await self._allowances.aclose()
+
+    def cost(self, request: ModelRequest, output_tokens: int) -> int | None:
+        """Return what a call costs at most with so much output; None = its price is not known."""
         offline = request.model.startswith("offline/")
         usage = Usage(
             prompt_tokens=request.prompt_tokens_bound,
-            completion_tokens=request.max_output_tokens,
+            completion_tokens=output_tokens,
             source="offline" if offline else "estimated",
         )
-        cost = self._prices.cost(request.model, usage)
-        if cost.nanousd is None:
-            reason = f"the run has a budget and the call cannot be priced: {cost.reason}"
+        return self._prices.cost(request.model, usage, self._clock.now()).nanousd
+
+    def fitted(self, request: ModelRequest, money: int) -> ModelRequest | None:
+        """Return the call with the most output that `money` covers; None = it is too little."""
+        most = request.max_output_tokens or DEFAULT_MAX_TOKENS
+        least = min(LEAST_OUTPUT_TOKENS, most)
+        if not self._covers(request, least, money):
+            return None
+        if self._covers(request, most, money):
+            return request
+        while most - least > 1:
+            middle = (least + most) // 2
+            if self._covers(request, middle, money):
+                least = middle
+            else:
+                most = middle
+        return request.bounded(least)
+
+    def watch(self, run_id: str) -> asyncio.Event:
+        """Return an event that is set whenever a call of the run settles in this process."""
+        event = asyncio.Event()
+        self._waiting.setdefault(run_id, set()).add(event)
+        return event
+
+    def unwatch(self, run_id: str, event: asyncio.Event) -> None:
+        events = self._waiting.get(run_id, set())
+        events.discard(event)
+        if not events:
+            self._waiting.pop(run_id, None)
+
+    def settled(self, run_id: str, model: str, row: CallFinish) -> None:
+        """Let those who wait for the run's money look again, and learn how much models write."""
+        for event in self._waiting.get(run_id, ()):
+            event.set()
+        usage = row.usage
+        if usage.source == "provider" and usage.completion_tokens:
+            self._outputs.note(model, usage.completion_tokens)
+
+    async def started(self, row: CallStart) -> Short | None:
+        return await self._store.start_call(row)
+
+    async def finished(self, row: CallFinish) -> None:
+        await self._store.finish_call(row)
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def amount_of(self, request: ModelRequest) -> int:
+        amount = self._amount(request)
+        if amount is None:
+            raise _unpriced(request)
+        return amount
+
+    def _amount(self, request: ModelRequest) -> int | None:
+        """Return what to reserve: the upper bound, as far as the call sets itself one."""
+        most = request.max_output_tokens
+        if most is None:
+            most = self._outputs.p99(request.model) or DEFAULT_MAX_TOKENS
+        return self.cost(request, most)
+
+    def _covers(self, request: ModelRequest, output_tokens: int, money: int) -> bool:
+        cost = self.cost(request, output_tokens)
+        return cost is not None and cost <= money
+
+
+class _Terms(NamedTuple):
+    """What never changes of a hold. limit: the run's own budget; asked: the most output that the
+    caller set."""
+
+    bill: Bill
+    limit: int | None
+    owners: tuple[str, ...]
+    asked: int | None
+    waiting: Waiting
+
+
+class _MoneyHold:
+    def __init__(
+        self,
+        budgets: Budgets,
+        terms: _Terms,
+        request: ModelRequest,
+        amount: int,
+        shares: Sequence[Share],
+    ) -> None:
+        self._budgets, self._terms, self._shares = budgets, terms, shares
+        self._request, self._amount = request, amount
+        self._news: asyncio.Event | None = None
+        self._since = 0.0
+        self._is_told = False
+
+    @property
+    def request(self) -> ModelRequest:
+        return self._request
+
+    async def start(self, row: CallStart) -> bool:
+        short = await self._start(row, self._request)
+        if short is not None and self._terms.limit is not None:
+            fitting = self._fitting(short, self._terms.limit)
+            if fitting is self._request or short.reserved_nanousd:
+                return False
+            short = await self._start(row, fitting)
+        return short is None
+
+    async def finish(self, row: CallFinish) -> None:
+        charge = charge_of(STATES[row.outcome], row.cost_nanousd, self._amount)
+        try:
+            # Checked when it was made; a large reply is not gone through again.
+            await self._budgets.finished(row.model_copy(update={"is_held": True}))
+        finally:
+            for share in self._shares:
+                share.settle(charge or 0)
+            self._budgets.settled(self._terms.bill.run_id, self._request.model, row)
+
+    async def room(self) -> None:
+        if self._news is None:
+            self._news = self._budgets.watch(self._terms.bill.run_id)
+            self._since = self._budgets.now()
+        try:
+            async with asyncio.timeout(LOOK_S if self._is_told else UNSAID_S):
+                await self._news.wait()
+        except TimeoutError:
+            if not self._is_told:
+                self._is_told = True
+                await self._terms.waiting(Wait(PauseCause.BUDGET_WAIT, self._since))
+        self._news.clear()
+
+    async def leave(self) -> None:
+        if self._news is not None:
+            self._budgets.unwatch(self._terms.bill.run_id, self._news)
+            self._news = None
+        await self._unsaid()
+
+    async def _start(self, row: CallStart, request: ModelRequest) -> Short | None:
+        terms, bound = self._terms, request.max_output_tokens
+        amount = self._amount
+        if request is not self._request:
+            amount = self._budgets.amount_of(request)
+        short = await self._budgets.started(
+            row.evolve(
+                reserved_nanousd=amount,
+                budget_nanousd=terms.limit,
+                owners=terms.owners,
+                shrunk_to=None if bound == terms.asked else bound,
+            )
+        )
+        if short is None:
+            self._request, self._amount = request, amount
+            await self._unsaid()
+        return short
+
+    def _fitting(self, short: Short, limit: int) -> ModelRequest:
+        """Return the call as far as the unspent part covers it."""
+        if short.unpriced:
+            reason = "the run has a budget and a call of it has no known cost"
             raise Refusal(402, Fault.BUDGET, reason, code="unpriced")
-        return cost.nanousd
+        fitting = self._budgets.fitted(self._request, limit - short.spent_nanousd)
+        if fitting is None:
+            reason = "the run's budget does not cover this call"
+            raise Refusal(402, Fault.BUDGET, reason, code="budget_exhausted")
+        return fitting
 
-    async def _reserve(self, run_id: str, amount: int, limit: int) -> None:
-        async with self._lock:
-            spent = await self._store.spent(run_id)
-            if spent.unpriced:
-                reason = "the run has a budget and a call of it has no known cost"
-                raise Refusal(402, Fault.BUDGET, reason, code="unpriced")
-            if spent.nanousd + self._reserved[run_id] + amount > limit:
-                reason = "the run's budget does not cover this call"
-                raise Refusal(402, Fault.BUDGET, reason, code="budget_exhausted")
-            self._reserved[run_id] += amount
+    async def _unsaid(self) -> None:
+        if self._is_told:
+            self._is_told = False
+            await self._terms.waiting(None)
 
-    async def _release(self, run_id: str, amount: int) -> None:
-        async with self._lock:
-            self._reserved[run_id] -= amount
-            if not self._reserved[run_id]:
-                del self._reserved[run_id]
+
+def _unpriced(request: ModelRequest) -> Refusal:
+    reason = f"there is a budget and no price for {request.model[:100]!r}"
+    return Refusal(402, Fault.BUDGET, reason, code="unpriced")

@@ -70,6 +70,8 @@ class SchedulingProfile(Record):
     sweep_budget_usd: Dollars | None = None
     """What a sweep without a budget of its own may cost; None = no limit."""
     user_budgets_usd: dict[str, Dollars] = {}
+    day_budget_usd: Dollars | None = None
+    """What all calls of a day, UTC, may cost; None = no limit."""
     unpriced: Literal["stop", "ignore"] = "stop"
     """What a call without a known price means where there is a budget: unknown is not zero."""
     breaker_share: Share = 0.2

@@ -8,7 +8,7 @@ spent. All counters can be counted anew from the ledger.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import bindparam as b
 from sqlalchemy import case, exists, func, select
@@ -26,6 +26,9 @@ from .database import (
     replacing,
     updating_all,
 )
+
+if TYPE_CHECKING:
+    from .ledger import LedgerWriter
 
 _C, _W, _SW = schema.ledger.c, schema.wants.c, schema.sweeps.c
 _B, _K = schema.budgets.c, schema.budget_chunks.c
@@ -77,29 +80,29 @@ _SUMS = (
     func.coalesce(func.sum(case((_UNKNOWN, 1), else_=0)), 0),
 )
 _OF_WANT = (_W.run_id == _C.run_id) & (_C.grade_id.is_(None) | (_C.grade_id == _W.grade_id))
+_OF_USER = (_SW.owner == b("of_")) | ((_SW.owner == "") & (_SW.tenant == b("of_")))
 _WANTED = schema.wants.join(schema.sweeps, (_SW.tenant == _W.tenant) & (_SW.name == _W.sweep))
 _COUNT: dict[str, Statement] = {
     "run": Statement(select(*_SUMS).where(_C.run_id == b("of_"), _C.role == "agent")),
     "sweep": Statement(
         select(*_SUMS).where(
+            _C.run_id.in_(select(_W.run_id).where(_W.tenant == b("tenant_"), _W.sweep == b("of_"))),
             exists(
                 select(_W.run_id)
                 .where(_OF_WANT, _W.tenant == b("tenant_"), _W.sweep == b("of_"))
                 .correlate(schema.ledger)
-            )
+            ),
         )
     ),
     "user": Statement(
         select(*_SUMS).where(
+            _C.run_id.in_(select(_W.run_id).select_from(_WANTED).where(_OF_USER)),
             exists(
                 select(_W.run_id)
                 .select_from(_WANTED)
-                .where(
-                    _OF_WANT,
-                    (_SW.owner == b("of_")) | ((_SW.owner == "") & (_SW.tenant == b("of_"))),
-                )
+                .where(_OF_WANT, _OF_USER)
                 .correlate(schema.ledger)
-            )
+            ),
         )
     ),
     "day": Statement(select(*_SUMS).where(_C.day == b("of_"))),
@@ -184,6 +187,7 @@ def forget_counters(t: Transaction) -> None:
 
 class Budgets:
     _db: Database
+    _ledger: LedgerWriter
     boot: str
 
     async def draw(
@@ -199,17 +203,23 @@ class Budgets:
         boot = self.boot
 
         def change(t: Transaction) -> Drawn:
+            # Whoever holds a chunk has a lease: when it runs out, the chunk is given back.
+            self._ledger.renew(t, is_needed=True)
             before = locked(t, [owner])
             counter, row = before[owner], t.one(_CHUNK, owner_=owner, boot_=boot)
             if row is None and is_known:
                 return Drawn(0, counter.spent, counter.reserved, counter.unpriced, is_lost=True)
             held, told = row or (0, 0)
-            after, left = _drawn(counter, held, spent - told, limit, target, least)
+            after, left = drawn_from(counter, held, spent - told, limit, target, least)
             kept(t, before, {owner: after})
             t.run(_SET_CHUNK, owner=owner, boot=boot, held=left, spent=spent)
             return Drawn(left, *after)
 
-        return await self._db.write(change)
+        drawn = await self._db.write(change)
+        if drawn.is_lost:
+            # What it pays from here on is told apart from what was counted.
+            self.boot = self._ledger.reboot()
+        return drawn
 
     async def owners_of(self, run_id: str, grade_id: str | None) -> list[Owner]:
         """Return the sweeps that want a run, or one grade of it."""
@@ -238,7 +248,7 @@ class Budgets:
 _LOOK = finding_all(schema.budgets, ("owner",), ("owner", "spent", "reserved", "unpriced"))
 
 
-def _drawn(
+def drawn_from(
     counter: Counter, held: int, news: int, limit: int, target: int, least: int
 ) -> tuple[Counter, int]:
     """Return the counters, and what is held, after `news` were spent and the rest adjusted."""

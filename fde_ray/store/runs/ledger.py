@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from fde_ray.metering.calls import CallFinish, CallStart, Short
 from fde_ray.metering.charges import STATES, CallState, charge_of
 from fde_ray.metering.holds import CallElsewhere
+from fde_ray.model.chat import Usage
 from fde_ray.model.clock import Clock, utc
-from fde_ray.model.errors import FdeRayError, shortened
+from fde_ray.model.errors import FdeRayError, StoreError, shortened
 from fde_ray.store.errors import RowMissing
 
 from . import schema
@@ -27,6 +30,7 @@ from .grouping import GroupCommit
 from .leases import given_time, lease_time
 from .replicas import RENEW_S, renew
 
+DOUBT_S = 5.0
 _KEYS = ("call_id", "try_no")
 _INSERT = keeping_all(
     schema.ledger,
@@ -125,20 +129,30 @@ class _Standing(NamedTuple):
         return next((one for one in owners_in(self.owners) if one.startswith("run:")), None)
 
 
-_Item = _Start | _Finish
+class _Unsent(NamedTuple):
+    """A start that may or may not have been written, and was given up: the call never went out."""
+
+    row: CallFinish
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.row.call_id, self.row.try_no
+
+
+_Item = _Start | _Finish | _Unsent
 
 
 class LedgerWriter:
-    """Of one process, `boot`. It keeps the lease of that process while calls are under way."""
+    """Of one process, that `boot` names. It keeps its lease while calls are under way."""
 
-    def __init__(
-        self, database: Database, clock: Clock, boot: str, host: str, pid_started: str
-    ) -> None:
-        self._db, self._clock, self._boot = database, clock, boot
+    def __init__(self, database: Database, clock: Clock, host: str, pid_started: str) -> None:
+        self._db, self._clock, self.boot = database, clock, uuid.uuid4().hex
         self._host, self._pid_started = host, pid_started
         self._group: GroupCommit[_Item] = GroupCommit(database, self._apply)
         self._open: dict[tuple[str, int], str] = {}
         """The subjects of the tries under way here."""
+        self._is_closed = False
+        self._doubts: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._time = time.monotonic
         self._renewed_at = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
@@ -146,7 +160,11 @@ class LedgerWriter:
 
     async def started(self, row: CallStart) -> Short | None:
         item = _Start(row)
-        short: Short | None = await self._group.written(item)
+        try:
+            short: Short | None = await self._group.written(item)
+        except StoreError:
+            self._give_up(item)
+            raise
         if short is None:
             self._open[item.key] = row.bill.subject
             self._keep_alive()
@@ -157,19 +175,41 @@ class LedgerWriter:
         await self._group.written(item)
         self._open.pop(item.key, None)
 
-    def renew(self, t: Transaction) -> None:
-        """Renew the lease in a transaction that is written anyway, where calls are under way."""
-        if self._open:
+    def renew(self, t: Transaction, *, is_needed: bool = False) -> None:
+        """Renew the lease in a transaction that is written anyway, where calls are under way or
+        it is needed for something else."""
+        if self._open or is_needed:
             self._renew(t)
+
+    def reboot(self) -> str:
+        """Take another name: this process was taken for dead."""
+        self.boot, self._renewed_at = uuid.uuid4().hex, float("-inf")
+        return self.boot
 
     async def close(self) -> None:
         """Renew no more."""
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._renewal is not None:
-            self._renewal.cancel()
-            await asyncio.gather(self._renewal, return_exceptions=True)
+        tasks = [*self._doubts.values(), *([] if self._renewal is None else [self._renewal])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _give_up(self, item: _Start) -> None:
+        """Close the row, should it be there, as soon as the store is back."""
+        if item.key not in self._doubts and not self._is_closed:
+            doubt = asyncio.create_task(self._cleared(_unsent(item.row)), name="unsent call")
+            self._doubts[item.key] = doubt
+            doubt.add_done_callback(lambda _: self._doubts.pop(item.key, None))
+
+    async def _cleared(self, item: _Unsent) -> None:
+        while True:
+            await self._clock.sleep(DOUBT_S)
+            with suppress(StoreError):
+                await self._group.written(item)
+                return
 
     def _keep_alive(self) -> None:
         if self._timer is None:
@@ -198,15 +238,18 @@ class LedgerWriter:
 
     def _renew(self, t: Transaction) -> None:
         now = lease_time(t, given_time(self._clock))
-        renew(t, self._boot, self._host, self._pid_started, now)
+        renew(t, self.boot, self._host, self._pid_started, now)
         self._renewed_at = self._time()
 
     def _apply(self, t: Transaction, items: Sequence[_Item]) -> list[Any]:
         starts = {item.key: item for item in items if isinstance(item, _Start)}
         ends = {item.key: item for item in items if isinstance(item, _Finish)}
+        busy = starts.keys() | ends.keys() | self._open.keys()
+        unsent = {i.key: i for i in items if isinstance(i, _Unsent) and i.key not in busy}
         if self._is_due():
             self._renew(t)
         outcomes: dict[tuple[str, int], Any] = {}
+        ends |= _known(t, unsent)
         held = [end for end in ends.values() if end.row.is_held]
         bound = [start for start in starts.values() if start.row.budget_nanousd is not None]
         if held or bound:
@@ -246,14 +289,14 @@ class LedgerWriter:
 
     def _begun(self, t: Transaction, starts: Sequence[_Start]) -> dict[tuple[str, int], Any]:
         """Insert the rows; return an error for each that another process began."""
-        rows = [_start_values(start, self._boot) for start in sorted(starts, key=_key)]
+        rows = [_start_values(start, self.boot) for start in sorted(starts, key=_key)]
         if t.run_all(_INSERT, rows) == len(rows):
             return {}
         known = _standing(t, [start.key for start in starts])
         foreign = {
             start.key: CallElsewhere(start.row.call_id)
             for start in starts
-            if (known[start.key].replica, known[start.key].state) != (self._boot, "started")
+            if (known[start.key].replica, known[start.key].state) != (self.boot, "started")
         }
         lost = [start for start in starts if start.key in foreign and _is_bound(start)]
         if lost:
@@ -288,6 +331,30 @@ class LedgerWriter:
         ]
         t.run_all(_REPLY, sorted(replies, key=itemgetter("call_id")))
         return errors
+
+
+def _unsent(row: CallStart) -> _Unsent:
+    return _Unsent(
+        CallFinish(
+            call_id=row.call_id,
+            try_no=row.try_no,
+            finished_at=row.started_at,
+            outcome="unavailable",
+            usage=Usage(prompt_tokens=0, completion_tokens=0, source="provider"),
+            cost_nanousd=0,
+            cost_reason="never sent",
+            detail="the ledger could not be written; the call was not sent",
+            is_held=row.reserved_nanousd is not None,
+        )
+    )
+
+
+def _known(
+    t: Transaction, unsent: Mapping[tuple[str, int], _Unsent]
+) -> dict[tuple[str, int], _Finish]:
+    """Return the ends of those that were written after all."""
+    there = _standing(t, list(unsent))
+    return {key: _Finish(one.row) for key, one in unsent.items() if key in there}
 
 
 def _key(item: _Item) -> tuple[str, int]:
