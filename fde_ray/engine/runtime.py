@@ -19,8 +19,11 @@ from fde_ray.grading.scoring import Scorer
 from fde_ray.llm.client import Chat
 from fde_ray.llm.offline import OfflineProvider
 from fde_ray.llm.router import ModelRouter
+from fde_ray.metering.allowances import Allowances
+from fde_ray.metering.budgets import Budgets
 from fde_ray.metering.ledger import MeteredChat
 from fde_ray.metering.prices import PriceTable, load_prices
+from fde_ray.metering.shares import policy_of
 from fde_ray.model.clock import Clock, SystemClock
 from fde_ray.model.errors import UserError
 from fde_ray.model.profile import Profile
@@ -124,7 +127,10 @@ async def opened_runtime(
         )
         chat = chat or ModelRouter(profile.endpoints, OfflineProvider(_probes(cases)))
         stack.push_async_callback(chat.aclose)
-        calls = MeteredChat(chat, store, _prices(profile), clock)
+        prices = _prices(profile)
+        allowances = Allowances(store, clock, policy_of(profile.scheduling))
+        budgets = Budgets(store, prices, clock, allowances)
+        calls = MeteredChat(chat, store, prices, clock, budgets=budgets)
         stack.push_async_callback(calls.aclose)
         sandbox = sandbox or LocalSandbox(home.sandboxes, profile.sandbox, unsafe=unsafe)
         keys = load_keys(profile.tokens, home.root, environ)

@@ -73,11 +73,12 @@ class MeteredChat:
         clock: Clock,
         rng: random.Random | None = None,
         drains: Drains | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
         self._chat, self._store, self._prices, self._clock = chat, store, prices, clock
         self._rng = rng or random.Random()  # noqa: S311
         self._price_hash = prices.hash
-        self._budgets = Budgets(store, prices, clock)
+        self._budgets = budgets or Budgets(store, prices, clock)
         self._bounded = chat if isinstance(chat, Bounded) else None
         self._wire = chat if isinstance(chat, WireUpstream) else AsWire(chat)
         self._flights: dict[str, Flight] = {}
@@ -146,6 +147,7 @@ class MeteredChat:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._budgets.aclose()
 
     def _in_flight(self, request: ModelRequest, call_id: str) -> Flight | None:
         flight = self._flights.get(call_id)
