@@ -74,6 +74,8 @@ class EventReader:
 
 
 def _event(block: bytes) -> Event | None:
+    if block.startswith(b"data: ") and b"\n" not in block:
+        return Event("", block[6:])
     name, data = "", None
     for line in block.split(b"\n"):
         field, _, value = line.partition(b":")

@@ -49,7 +49,7 @@ class Flight:
         self._wait: Wait | None = None
         self._callers: list[Waiting] = []
         self._pieces: list[bytes] = []
-        self._news: asyncio.Future[None] | None = None
+        self._readers: list[asyncio.Future[None]] = []
 
     @property
     def has_spoken(self) -> bool:
@@ -114,13 +114,15 @@ class Flight:
         return await asyncio.shield(self.task)
 
     async def _more(self) -> None:
-        if self._news is None or self._news.done():
-            self._news = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._news)
+        news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._readers.append(news)
+        await news
 
     def _wake(self) -> None:
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+        readers, self._readers = self._readers, []
+        for news in readers:
+            if not news.done():  # else its reader has left
+                news.set_result(None)
 
     def _left(self) -> None:
         if self.task.done():

@@ -58,7 +58,7 @@ class WireRequest:
         limits = (fields.get(name) for name in _LIMITS[self.dialect])
         return next((n for n in limits if type(n) is int and n > 0), None)
 
-    @property
+    @cached_property
     def wants_usage(self) -> bool:
         """The caller hears of usage: in other dialects than chat always."""
         if self.dialect != "chat":

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from fde_ray.llm.http_endpoint import HttpEndpoint
 from fde_ray.llm.litellm_client import LiteLLM
 from fde_ray.llm.offline import OfflineProvider
-from fde_ray.llm.http_endpoint import HttpEndpoint
 from fde_ray.llm.router import ModelRouter, matches
 from fde_ray.model.chat import Bill, ChatRequest
 from fde_ray.model.errors import ProviderError

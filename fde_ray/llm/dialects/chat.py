@@ -16,6 +16,7 @@ from .base import Answer, Json, event, member, objects, raise_inner_error, splic
 DONE = b"data: [DONE]\n\n"
 _SAID_ONCE = frozenset({"role", "id", "type", "index", "format"})
 MAX_CALLS = 1000
+_PLAIN = frozenset({"index", "delta", "finish_reason", "logprobs"})
 
 
 class Chat:
@@ -92,6 +93,7 @@ class ChatFold:
         self._message: Json = {"role": "assistant", "content": None}
         self._more: Json = {}
         self._finish: Any = None
+        self._texts: list[str] = []
         self.usage: Json | None = None
 
     @property
@@ -99,6 +101,10 @@ class ChatFold:
         return self._finish is not None
 
     def add(self, event: Json) -> None:
+        if self._head and (said := _only_text(event)):
+            self._texts.append(said)
+            return
+        self._flush()
         if "choices" not in event:
             raise_inner_error(event)
         # Usage chunks are cumulative: the last one counts.
@@ -114,7 +120,14 @@ class ChatFold:
             for name in choice.keys() - {"index", "delta", "finish_reason"}:
                 grow(self._more, {name: choice[name]})
 
+    def _flush(self) -> None:
+        """Most events only have more text; it is put together when another kind comes."""
+        if self._texts:
+            grow(self._message, {"content": "".join(self._texts)})
+            self._texts.clear()
+
     def reply(self) -> Json:
+        self._flush()
         message = {k: v for k, v in self._message.items() if k != "tool_calls"}
         calls = self._message.get("tool_calls")
         if calls:
@@ -124,6 +137,20 @@ class ChatFold:
         choice = {"index": 0, **self._more, "message": message, "finish_reason": self._finish}
         reply = {**self._head, "object": "chat.completion", "choices": [choice]}
         return reply if self.usage is None else {**reply, "usage": self.usage}
+
+
+def _only_text(event: Json) -> str:
+    """Return the text of an event that has nothing else to say; else nothing."""
+    choices = event.get("choices")
+    if event.get("usage") is not None or not isinstance(choices, list) or len(choices) != 1:
+        return ""
+    choice = choices[0]
+    delta = choice.get("delta") if isinstance(choice, dict) else None
+    if not isinstance(delta, dict) or len(delta) != 1 or not choice.keys() <= _PLAIN:
+        return ""
+    if choice.get("finish_reason") is not None or choice.get("logprobs") is not None:
+        return ""
+    return text(delta.get("content"))
 
 
 def grow(whole: Json, piece: Json) -> None:
