@@ -100,7 +100,10 @@ def _indexes(table: Table, version: int) -> list[Index]:
     return sorted(found, key=lambda index: str(index.name))
 
 
-_OPTIONS: dict[str, dict[str, Any]] = {"inbox": {"sqlite_autoincrement": True}}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "inbox": {"sqlite_autoincrement": True},
+    "audit": {"sqlite_autoincrement": True},
+}
 
 
 def _create(transaction: Transaction) -> None:
@@ -186,6 +189,11 @@ def _meter(transaction: Transaction) -> None:
     transaction.raw("DROP INDEX ledger_by_state")
 
 
+def _know_people(transaction: Transaction) -> None:
+    for statement in grown(7):
+        transaction.raw(statement)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "create the tables", _create),
     Migration(2, "schedule runs", _schedule),
@@ -193,6 +201,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(4, "release runs", _release),
     Migration(5, "release cancelled runs", _release_cancelled),
     Migration(6, "meter calls side by side", _meter),
+    Migration(7, "know people", _know_people),
 )
 
 _VERSION = Statement(select(func.max(schema.migrations.c.version)))

@@ -332,3 +332,31 @@ breakers = Table(
 )
 released = Table("released", metadata, _key("run_id"), info={"since": 4})
 """Runs that a sweep let go when its spec changed; those that nobody wants are to be stopped."""
+users = Table(
+    "users",
+    metadata,
+    _key("tenant"),
+    _key("name"),
+    _text("role"),
+    _text("token_hash"),
+    _time("created_at"),
+    _optional("revoked_at", Float),
+    Index("users_by_token", "token_hash", info={"since": 7}),
+    info={"since": 7},
+)
+"""People who may ask the control-plane; a token itself is nowhere."""
+audit = Table(
+    "audit",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    _text("tenant"),
+    _time("at"),
+    _text("actor"),
+    _text("action"),
+    _text("target"),
+    _text("outcome"),
+    _text("detail"),
+    sqlite_autoincrement=True,
+    info={"since": 7},
+)
+"""What people asked the control-plane to change, and whether they might."""

@@ -29,6 +29,7 @@ from .location import StoreLocation
 from .migrations import migrate
 from .notifier import Notifier
 from .pauses import Pauses
+from .people import People
 from .rebuilding import Rebuilding
 from .reconciling import Reconciling
 from .scheduling import Scheduling
@@ -61,6 +62,7 @@ class RunStore(
     Accounts,
     SpendingReads,
     VitalSigns,
+    People,
 ):
     """`async with RunStore(path, clock) as store:` opens, migrates and closes.
 
