@@ -346,7 +346,9 @@ class ShardDriver:
         rows = await self._store.read_inbox(self.shards)
         if self._planes_elsewhere:
             self._store.changed.notify(_topics(row.subject for row in rows))
-        await self._store.ack_inbox([row.seq for row in rows])
+        for holding in tuple(self._holdings.values()):
+            seqs = [row.seq for row in rows if row.shard in holding.shards]
+            await self._store.ack_inbox(seqs, holding.lease.epoch)
         return bool(rows)
 
     def _supervisor(self, lease: Lease) -> Supervisor:

@@ -206,3 +206,29 @@ def test_the_steward_closes_calls_of_dead_processes(tmp_path: Path) -> None:
             assert {r.call_id: r.state for r in rows} == {"dead": "ambiguous", "living": "started"}
 
     played(main)
+
+
+def test_a_driver_that_was_superseded_swallows_no_news_of_the_next_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        gate = Gate()
+        async with opened(tmp_path, make_stage(gate.solve)) as runtime:
+            steward = await stewarded(runtime)
+            stale, driver = (
+                ShardDriver(runtime, own_pools(runtime), planes_elsewhere=True) for _ in range(2)
+            )
+            async with stale.at_work():
+                await stale.hold(await claimed(runtime, "sup-0"))
+                await begun(stale, steward, runtime)
+                next_lease = await claimed(runtime, "sup-0", boot=2)
+                gate.opened.set()
+                await asyncio.sleep(10)
+                news = await runtime.store.read_inbox()
+                assert {row.kind for row in news} >= {"turn"}
+                assert stale.shards, "it has not noticed"
+                assert await stale._heard()
+                assert await runtime.store.read_inbox() == news
+            async with driver.at_work():
+                await driver.hold(next_lease)
+                await until(driver, runtime, Phase.DONE)
+
+    played(main)

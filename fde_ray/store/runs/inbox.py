@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sqlalchemy import bindparam as b
-from sqlalchemy import delete, select
+from sqlalchemy import delete, exists, select
 
 from fde_ray.model.clock import Clock
 from fde_ray.model.ids import SHARDS, RunId, shard_of
@@ -13,9 +13,9 @@ from fde_ray.model.ids import SHARDS, RunId, shard_of
 from . import schema
 from .database import Database, Statement, Transaction, inserting
 from .leases import spans
-from .rows import InboxKind, InboxRow
+from .rows import Epoch, InboxKind, InboxRow
 
-_I = schema.inbox.c
+_I, _S = schema.inbox.c, schema.shards.c
 TOPIC = ("inbox",)
 
 _APPEND = inserting(schema.inbox, "shard", "subject", "run_id", "kind", "at")
@@ -31,7 +31,13 @@ _READ_ALL = Statement(
     .order_by(_I.seq)
     .limit(b("limit_"))
 )
-_ACK = Statement(delete(schema.inbox).where(_I.seq == b("seq_")))
+# The acknowledgement of a driver whose shard has gone to another one says nothing.
+_ACK = Statement(
+    delete(schema.inbox).where(
+        _I.seq == b("seq_"),
+        exists(select(_S.shard).where(_S.shard == _I.shard, _S.epoch == b("epoch_"))),
+    )
+)
 
 
 def post(t: Transaction, subject: str, kind: InboxKind, at: float) -> None:
@@ -70,8 +76,8 @@ class Inbox:
 
         return await self._db.read(query)
 
-    async def ack_inbox(self, seqs: Sequence[int]) -> None:
-        """Delete rows whose news has been acted upon."""
+    async def ack_inbox(self, seqs: Sequence[int], epoch: Epoch) -> None:
+        """Delete rows whose news has been heard, as far as `epoch` still holds their shards."""
         if seqs:
-            rows = [{"seq_": seq} for seq in seqs]
+            rows = [{"seq_": seq, "epoch_": epoch.number} for seq in seqs]
             await self._db.write(lambda t: t.run_many(_ACK, rows))

@@ -31,13 +31,26 @@ async def test_acknowledged_rows_are_gone_and_numbers_are_not_reused(
 ) -> None:
     await store.mark_agent_started(subject)
     (row,) = await store.read_inbox()
-    await store.ack_inbox([row.seq])
-    await store.ack_inbox([row.seq])
-    await store.ack_inbox([])
+    await store.ack_inbox([row.seq], epoch)
+    await store.ack_inbox([row.seq], epoch)
+    await store.ack_inbox([], epoch)
     assert await store.read_inbox() == []
     await store.set_first_score(subject, "a" * 64)
     (later,) = await store.read_inbox(after_seq=row.seq)
     assert later.kind == "score"
+
+
+async def test_a_driver_whose_shard_has_gone_to_another_swallows_no_news(
+    store: RunStore, epoch: Epoch, subject: str
+) -> None:
+    await store.mark_agent_started(subject)
+    (row,) = await store.read_inbox()
+    await store.ack_inbox([row.seq], epoch._replace(counter=epoch.counter + 1))
+    later = await store.take_lease()
+    await store.ack_inbox([row.seq], epoch)
+    assert await store.read_inbox() == [row]
+    await store.ack_inbox([row.seq], later.epoch)
+    assert await store.read_inbox() == []
 
 
 async def test_extraction_news_go_to_the_shard_of_the_run(store: RunStore, epoch: Epoch) -> None:

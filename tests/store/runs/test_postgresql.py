@@ -131,7 +131,7 @@ async def test_row_that_is_committed_late_is_not_passed_over(
     await store.record_turn(subject, make_turn())
     (seen,) = await store.read_inbox()
     assert seen.kind == "turn"
-    await store.ack_inbox([seen.seq])
+    await store.ack_inbox([seen.seq], epoch)
     hand.execute("COMMIT")
     (late,) = await store.read_inbox()
     assert late.kind == "exit"
