@@ -6,7 +6,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .wire import Body, Exchange, Refused, Unreachable, json_bytes
@@ -108,6 +108,7 @@ class Plane:
         *,
         content_type: str = "application/json",
         call_id: str = "",
+        headers: Mapping[str, str] | None = None,
         timeout: float = 60.0,
     ) -> Exchange:
         """Send one request and return its open reply; a status of 400 or more raises Refused.
@@ -117,11 +118,12 @@ class Plane:
         """
         token = self._token
         for is_last in (False, True):
-            headers = {"authorization": f"Bearer {token}", "content-type": content_type}
+            sent = {**(headers or {}), "authorization": f"Bearer {token}"}
+            sent["content-type"] = content_type
             if call_id:
-                headers["x-fde-call-id"] = call_id
+                sent["x-fde-call-id"] = call_id
             address = self._ingest if path.startswith(BULK) else self._address
-            reply = Exchange(address, method, path, body, headers, timeout)
+            reply = Exchange(address, method, path, body, sent, timeout)
             if reply.status < 400:
                 return reply
             with reply:

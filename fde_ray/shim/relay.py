@@ -1,4 +1,4 @@
-"""The one base URL of a sandbox: passes three routes on, adds the token, waits out outages.
+"""The one base URL of a sandbox: passes model calls on, adds the token, waits out outages.
 
 A request of the agent is held while the plane is away or a provider is down, with the same call id
 at every try; streams are kept open with comments meanwhile. The agent's own headers go no further.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import threading
 import uuid
@@ -18,10 +17,10 @@ from socketserver import ThreadingMixIn, UnixStreamServer
 from typing import Any, TypeVar
 
 from .plane import FIRST_DELAY_S, LAST_DELAY_S, Plane, next_delay
+from .routes import EVALUATE, Route, error_body, error_event, route_of
 from .sockets import listen_unix
-from .wire import Exchange, Refused, Unreachable, json_bytes
+from .wire import Exchange, Refused, Unreachable
 
-CHAT, MODELS, EVALUATE = "/v1/chat/completions", "/v1/models", "/v1/evaluate"
 CHAT_LIMIT = 32 << 20
 DRAIN_LIMIT = 64 << 20
 CONNECTIONS = 64
@@ -117,20 +116,18 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        if self._route() == MODELS:
-            self._pass_on("GET", MODELS, b"")
-        else:
+        route = self._route()
+        if route is None:
             self._forbid()
+        else:
+            self._pass_on("GET", route, b"")
 
     def do_POST(self) -> None:
         route = self._route()
-        if route == CHAT:
-            limit = CHAT_LIMIT
-        elif route == EVALUATE and self.server.evaluate:
-            limit = self.server.evaluate_limit
-        else:
+        if route is None:
             self._forbid()
             return
+        limit = self.server.evaluate_limit if route.path == EVALUATE else CHAT_LIMIT
         try:
             body = self._body(limit)
         except _TooLarge:
@@ -146,15 +143,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_PUT = do_DELETE = do_PATCH = do_HEAD = do_OPTIONS = _forbid  # noqa: N815
 
-    def _route(self) -> str:
-        return self.path.partition("?")[0]
+    def _route(self) -> Route | None:
+        is_evaluation = self.command == "POST" and self.path.partition("?")[0] == EVALUATE
+        if is_evaluation:
+            return Route(EVALUATE, "chat") if self.server.evaluate else None
+        return route_of(self.command, self.path)
 
     def _refuse(self, status: int, code: str, reason: str) -> None:
         error = {"fault": "agent", "code": code, "reason": reason, "message": reason}
+        route = self._route()
+        dialect = "chat" if route is None else route.dialect
         # A body that is too large stays unread in part: the connection cannot be used again.
         self.close_connection = True
         self._drain()
-        self._reply(status, "application/json", json_bytes({"error": error}))
+        self._reply(status, "application/json", error_body(dialect, status, error))
 
     def _drain(self) -> None:
         """Read what the agent is sending, so that it gets to hear the refusal."""
@@ -203,16 +205,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     # --- passing on
 
-    def _pass_on(self, method: str, route: str, body: bytes) -> None:
-        call = _Call(self.server, method, route, body)
+    def _pass_on(self, method: str, route: Route, body: bytes) -> None:
+        call = _Call(self.server, method, route, body, route.headers(self.headers))
         with self.server.calls.opened(call.id):
-            if route == CHAT and _wants_stream(body):
+            if method == "POST" and route.wants_stream(body):
                 _StreamedReply(self, call).run()
                 return
             try:
                 status, kind, data = call.until_served(_whole_reply, lambda: None)
             except Refused as refusal:
-                self._reply(refusal.status, "application/json", _refusal_body(refusal))
+                self._reply(refusal.status, "application/json", _words(refusal, route))
             except _Over:
                 self.close_connection = True
             else:
@@ -226,8 +228,11 @@ class _Over(Exception):
 class _Call:
     """One call of the agent, tried with one id until it is served or finally refused."""
 
-    def __init__(self, relay: Relay, method: str, route: str, body: bytes) -> None:
-        self._relay, self._method, self._route, self._body = relay, method, route, body
+    def __init__(
+        self, relay: Relay, method: str, route: Route, body: bytes, headers: dict[str, str]
+    ) -> None:
+        self._relay, self._method, self.route, self._body = relay, method, route, body
+        self._headers = headers
         self.id = uuid.uuid4().hex
 
     def until_served(self, use: Callable[[Exchange], T], while_held: Callable[[], None]) -> T:
@@ -260,10 +265,11 @@ class _Call:
     def _exchange(self) -> Exchange:
         return self._relay.plane.exchange(
             self._method,
-            self._route,
+            self.route.path,
             self._body if self._method == "POST" else None,
-            content_type="application/gzip" if self._route == EVALUATE else "application/json",
+            content_type="application/gzip" if self.route.path == EVALUATE else "application/json",
             call_id=self.id,
+            headers=self._headers,
             timeout=CALL_TIMEOUT_S,
         )
 
@@ -282,7 +288,7 @@ class _StreamedReply:
         try:
             self._call.until_served(self._copy, self._comment)
         except Refused as refusal:
-            self._fail(refusal.status, _refusal_body(refusal))
+            self._fail(refusal.status, _words(refusal, self._call.route))
             return
         except _Over:
             if not self._began:
@@ -305,7 +311,7 @@ class _StreamedReply:
         self._begin("text/event-stream")
         # A comment is allowed between events only; a broken stream may have stopped inside one.
         if not self._sent_bytes:
-            self._write_chunk(b": waiting\n\n")
+            self._write_chunk(self._call.route.comment)
 
     def _copy(self, reply: Exchange) -> None:
         self._begin(reply.content_type)
@@ -353,7 +359,7 @@ class _StreamedReply:
         if not self._began:
             self._handler._reply(status, "application/json", body)
             return
-        self._write_chunk(b"\n\ndata: " + body + b"\n\n")
+        self._write_chunk(error_event(self._call.route.dialect, body))
         self._write_chunk(b"")
 
     def _write_chunk(self, data: bytes) -> None:
@@ -373,19 +379,14 @@ def _whole_reply(reply: Exchange) -> tuple[int, str, bytes]:
     return reply.status, reply.content_type, reply.read()
 
 
-def _refusal_body(refusal: Refused) -> bytes:
+def _words(refusal: Refused, route: Route) -> bytes:
+    """Return a refusal as the agent hears it: as the plane said it, if it did."""
+    if refusal.said:
+        return refusal.said
     error = {
         "fault": refusal.fault,
         "code": refusal.code,
         "reason": refusal.reason,
         "message": refusal.reason,
     }
-    return json_bytes({"error": error})
-
-
-def _wants_stream(body: bytes) -> bool:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(value, dict) and value.get("stream") is True
+    return error_body(route.dialect, refusal.status, error)

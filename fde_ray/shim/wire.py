@@ -26,6 +26,8 @@ class Refused(Exception):
         super().__init__(f"{status} {fault} {code}: {reason}")
         self.status, self.fault, self.code, self.reason = status, fault, code, reason
         self.retry_after_s = retry_after_s
+        self.said = b""
+        """The plane's own words, in the dialect of the call; empty = it did not say it itself."""
 
     @property
     def is_final(self) -> bool:
@@ -38,13 +40,15 @@ class Refused(Exception):
             error = json.loads(body)["error"]
             fault = str(error["fault"])
             after = error.get("retry_after_s")
-            return cls(
+            refused = cls(
                 status,
                 fault if fault in ("agent", "budget", "provider") else "ours",
-                str(error.get("code", ""))[:100],
+                str(error.get("fde_code", error.get("code", "")))[:100],
                 str(error.get("reason", ""))[:500],
                 float(after) if isinstance(after, (int, float)) else None,
             )
+            refused.said = body
+            return refused
         except (ValueError, KeyError, TypeError, AttributeError):
             return cls(status, "ours", "unreadable", f"HTTP {status} without a refusal in it")
 

@@ -200,3 +200,35 @@ def test_plane_that_was_away_is_asked_again(address: str, fake: FakePlane) -> No
 def test_every_refusal_is_read(body: bytes, fault: str, final: bool) -> None:
     refused = Refused.of(502, body)
     assert (refused.fault, refused.is_final) == (fault, final)
+
+
+@pytest.mark.parametrize(
+    ("path", "comment"),
+    [
+        ("/v1/messages", b": waiting\n\n"),
+        ("/v1/responses", b": waiting\n\n"),
+        ("/v1beta/models/x:streamGenerateContent?alt=sse", b"\n"),
+    ],
+)
+def test_every_dialects_stream_is_held_with_what_its_clients_can_read(
+    address: str, fake: FakePlane, path: str, comment: bytes
+) -> None:
+    left = [1]
+
+    def before(_method: str, route: str, _scope: str) -> object:
+        left[0] -= 1
+        return refusal(503, "provider") if left[0] >= 0 else (200, CHUNKS)
+
+    fake.before = before  # type: ignore[assignment]
+    status, data = ask(address, "POST", path, b'{"stream": true}')
+    assert (status, data.lstrip(comment)) == (200, CHUNKS.lstrip(comment))
+    assert data.startswith(comment)
+
+
+def test_a_final_refusal_reaches_the_agent_in_the_planes_own_words(
+    address: str, fake: FakePlane
+) -> None:
+    said = {"type": "error", "error": {"type": "billing_error", "fault": "budget", "code": "c"}}
+    fake.before = lambda *_: (402, said)  # type: ignore[assignment]
+    status, data = ask(address, "POST", "/v1/messages", b"{}")
+    assert (status, json.loads(data)) == (402, said)
