@@ -25,6 +25,7 @@ from .quotes import Price, Quote, Rates
 
 NANO_PER_MILLION_TOKENS = 1000  # one dollar per million tokens = 1000 nano-dollars per token
 OFFLINE = "offline/"
+_DAY_S = 86_400.0
 
 
 class Cost(NamedTuple):
@@ -79,18 +80,20 @@ class PriceTable(Record):
             return Cost(None, f"no price for {model[:100]!r} before {first}")
         return _cost_by(quote, usage, at)
 
-    def bound(self, model: str, prompt_tokens: int, completion_tokens: int) -> Cost:
-        """Return the most that a call of at most so many tokens may cost, at any time and however
-        much of its prompt goes to a cache."""
-        counted = Usage(
-            prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, source="estimated"
-        )
-        uses = (
-            counted,
-            counted.evolve(cache_write_5m_tokens=prompt_tokens),
-            counted.evolve(cache_write_1h_tokens=prompt_tokens),
-        )
-        return _dearest([self.cost(model, usage) for usage in uses])
+    def bound(
+        self, model: str, prompt_tokens: int, completion_tokens: int, at: float | None = None
+    ) -> Cost:
+        """Return the most that a call of at most so many tokens may cost, whatever of its prompt
+        goes to a cache. at: when it begins, it takes less than a day; None = at any time."""
+        if model.startswith(OFFLINE):
+            return Cost(0, "offline")
+        price = self.price_of(model)
+        if price is None:
+            return Cost(None, f"no price for {model[:100]!r}")
+        now = None if at is None else price.quote_at(at)
+        soon = [q for q in price.quotes if at is None or at < q.since <= at + _DAY_S]
+        bounds = [_bound_by(q, prompt_tokens, completion_tokens) for q in (now, *soon) if q]
+        return _dearest(bounds or [Cost(None, f"no price for {model[:100]!r} yet")])
 
     def lack(self, model: str, at: float) -> str:
         """Return why calls of a model have no price at a time; "" = they have one."""
@@ -114,6 +117,29 @@ def _cost_by(quote: Quote, usage: Usage, at: float | None) -> Cost:
     return _priced(quote.rates_at(at, parts.prompt), parts)
 
 
+def _bound_by(quote: Quote, prompt_tokens: int, completion_tokens: int) -> Cost:
+    if quote.free or quote.unpriced:
+        return _cost_by(quote, Usage(), None)
+    return _dearest(
+        [
+            Cost(_nanousd(prompt_tokens * given + completion_tokens * taken), "priced")
+            for given, taken in map(_dearest_rates, quote.rates_ever(prompt_tokens))
+        ]
+    )
+
+
+def _dearest_rates(rates: Rates) -> tuple[Decimal, Decimal]:
+    """Return the dearest that a token of the prompt, and one of the output, may cost."""
+    prompt = (rates.input, rates.cache_read, rates.cache_write_5m, rates.cache_write_1h)
+    output = (rates.output, rates.reasoning)
+    return max(a for a in prompt if a is not None), max(a for a in output if a is not None)
+
+
+def _nanousd(dollars_per_million: Decimal) -> int:
+    nano = dollars_per_million * NANO_PER_MILLION_TOKENS
+    return int(nano.to_integral_value(ROUND_HALF_EVEN))
+
+
 def _priced(rates: Rates, parts: Parts) -> Cost:
     total = Decimal(0)
     for name, tokens in zip(Parts._fields, parts, strict=True):
@@ -125,7 +151,7 @@ def _priced(rates: Rates, parts: Parts) -> Cost:
         if amount is None:
             return Cost(None, f"no price for {name}")
         total += tokens * amount
-    return Cost(int((total * NANO_PER_MILLION_TOKENS).to_integral_value(ROUND_HALF_EVEN)), "priced")
+    return Cost(_nanousd(total), "priced")
 
 
 def _dearest(costs: list[Cost]) -> Cost:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fde_ray.metering.prices import load_prices
 from fde_ray.model.chat import Usage
@@ -16,6 +19,7 @@ from fde_ray.model.errors import SpecError
 from fde_ray.model.specs import SweepSpec
 from fde_ray.presets import NAMES, preset_text
 
+SHIPPED = cache(load_prices)
 NOW = datetime(2026, 11, 30, tzinfo=UTC).timestamp()
 
 GOOD: dict[str, Any] = {"per_million": {"input": "3.00", "output": "15.00"}, "source": "page"}
@@ -99,6 +103,56 @@ def test_the_bound_of_a_call_holds_for_every_use_of_a_cache_and_every_hour(tmp_p
     assert prices.bound("m", 1000, 100).nanousd == 7_000_000 + 3_000_000
     assert prices.bound("bare", 1000, 100).nanousd == 4_500_000
     assert prices.bound("nobody", 1, 1).nanousd is None
+    assert prices.bound("offline/x", 1, 1) == (0, "offline")
+
+
+def test_the_bound_looks_at_the_prices_that_a_call_of_a_day_may_meet(tmp_path: Path) -> None:
+    dear = {"input": "30", "output": "150"}
+    dated = [
+        {"effective_from": "2026-09-02", **GOOD},
+        {"effective_from": "2027-01-01", **GOOD, "per_million": dear},
+    ]
+    prices = table(tmp_path, m={"dated": dated}, own={"free": True, "reason": "own machine"})
+
+    def at(day: str) -> int | None:
+        return prices.bound("m", 1000, 100, datetime.fromisoformat(day).timestamp()).nanousd
+
+    assert at("2026-08-01T00:00Z") is None
+    assert at("2026-09-01T12:00Z") == 4_500_000
+    assert at("2026-11-30T00:00Z") == 4_500_000
+    assert at("2026-12-31T12:00Z") == 45_000_000
+    assert at("2027-03-01T00:00Z") == 45_000_000
+    assert prices.bound("m", 1000, 100).nanousd == 45_000_000
+    assert prices.bound("own", 1000, 100).nanousd == 0
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.integers(0, 10**5),
+    st.integers(0, 100),
+    st.integers(0, 100),
+    st.integers(0, 100),
+    st.floats(1.79e9, 1.81e9),
+    st.integers(0, 3600),
+)
+def test_no_call_costs_more_than_its_bound(
+    prompt: int, output: int, read: int, short: int, long: int, at: float, later: int
+) -> None:
+    whole = max(1, read + short + long)
+    used = usage(
+        prompt,
+        output,
+        cached_tokens=prompt * read // whole,
+        cache_write_5m_tokens=prompt * short // whole,
+        cache_write_1h_tokens=prompt * long // whole,
+        reasoning_tokens=output // 2,
+    )
+    shipped = SHIPPED()
+    for model in shipped.models:
+        cost = shipped.cost(model, used, at + later).nanousd
+        bound = shipped.bound(model, prompt, output, at).nanousd
+        assert cost is None or (bound is not None and cost <= bound)
 
 
 def test_the_time_of_the_call_decides_among_dated_prices(tmp_path: Path) -> None:
