@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
-from fde_ray.model.chat import Bill, Usage
+from fde_ray.model.chat import Bill
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import Refusal
 from fde_ray.model.failures import Fault
@@ -89,13 +89,8 @@ class Budgets:
 
     def cost(self, request: ModelRequest, output_tokens: int) -> int | None:
         """Return what a call costs at most with so much output; None = its price is not known."""
-        offline = request.model.startswith("offline/")
-        usage = Usage(
-            prompt_tokens=request.prompt_tokens_bound,
-            completion_tokens=output_tokens,
-            source="offline" if offline else "estimated",
-        )
-        return self._prices.cost(request.model, usage, self._clock.now()).nanousd
+        prompt, now = request.prompt_tokens_bound, self._clock.now()
+        return self._prices.bound(request.model, prompt, output_tokens, now).nanousd
 
     def fitted(self, request: ModelRequest, money: int) -> ModelRequest | None:
         """Return the call with the most output that `money` covers; None = it is too little."""
