@@ -11,7 +11,7 @@ from fde_ray.llm.sse import Event
 from fde_ray.model.chat import Usage
 from fde_ray.model.wire import Dialect, WireRequest
 
-from .base import Answer, Json, counts, event, joined, objects, raise_inner_error, text
+from .base import Answer, Json, at, counts, event, joined, objects, raise_inner_error, text
 
 
 class Gemini:
@@ -97,7 +97,7 @@ class GeminiFold:
     def add(self, event: Json) -> None:
         raise_inner_error(event)
         self._reply |= {k: v for k, v in event.items() if k != "candidates" and v is not None}
-        if text((event.get("promptFeedback") or {}).get("blockReason")):
+        if text(at(event, "promptFeedback.blockReason")):
             self.is_finished = True
         for candidate in objects(event.get("candidates"))[:1]:
             self._candidate |= {k: v for k, v in candidate.items() if k != "content"}
