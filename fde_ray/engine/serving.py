@@ -20,6 +20,8 @@ from fde_ray.gateway.admin import Health, admin_app
 from fde_ray.gateway.app import grade_plane_app, run_plane_app
 from fde_ray.gateway.bulk import ingest_app, lean_run_plane_app
 from fde_ray.gateway.control import control_plane_app
+from fde_ray.gateway.oidc import OidcDoor
+from fde_ray.gateway.people import TokenDoor
 from fde_ray.gateway.plane import Plane
 from fde_ray.gateway.serve import served_at
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest
@@ -110,14 +112,25 @@ class PlaneProcess:
     def _app(self) -> FastAPI:
         runtime, plane, clock = self._runtime, self._plane, self._runtime.clock
         if plane is None:
-            submit = Controller(runtime).submit
-            return control_plane_app(runtime.store, runtime.objects, submit, tenant=runtime.tenant)
+            return self._control_app()
         if self._serving.kind is PlaneKind.GRADE:
             return grade_plane_app(plane, clock)
         if self._serving.kind is PlaneKind.INGEST:
             return ingest_app(plane, clock)
         is_lean = runtime.profile.planes.ingest is not None
         return lean_run_plane_app(plane, clock) if is_lean else run_plane_app(plane, clock)
+
+    def _control_app(self) -> FastAPI:
+        runtime = self._runtime
+        oidc = runtime.profile.people.oidc
+        others = None if oidc is None else OidcDoor(oidc, runtime.clock)
+        return control_plane_app(
+            runtime.store,
+            runtime.objects,
+            Controller(runtime).submit,
+            tenant=runtime.tenant,
+            door=TokenDoor(runtime.store, runtime.tenant, others),
+        )
 
     @asynccontextmanager
     async def _living(self) -> AsyncIterator[None]:

@@ -6,7 +6,6 @@ given and stored; whoever supervises finds it there.
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -22,8 +21,10 @@ from fde_ray.model.specs import SweepSpec
 from fde_ray.store.errors import KeyMissing
 from fde_ray.store.objects import ObjectStore, layout
 from fde_ray.store.runs import RunStore, SweepRow, SweepRun
+from fde_ray.store.runs.people import Outcome
 
-from .app import guarded, plain_app
+from .app import plain_app
+from .people import OPERATOR, Door, Person
 from .requests import Handler, bearer_of, body_of, json_response
 
 SPEC_BODY = 1_000_000
@@ -40,9 +41,9 @@ def control_plane_app(
     submit: Submit,
     *,
     tenant: str = "local",
-    secret: str | None = None,
+    door: Door | None = None,
 ) -> FastAPI:
-    """Return the app. secret: a bearer that every request must show; None on a private socket."""
+    """Return the app. door: says who asks; None on a private socket, where it is the operator."""
     desk = Desk(store, objects, submit, tenant)
     table: list[tuple[str, str, Handler]] = [
         ("POST", "/v1/sweeps", desk.submit),
@@ -51,19 +52,23 @@ def control_plane_app(
         ("POST", "/v1/sweeps/{name}/{action}", desk.change),
         ("GET", "/v1/runs/{run}", desk.run),
         ("GET", "/v1/results", desk.results),
+        ("GET", "/v1/me", desk.me),
     ]
-    return plain_app([(m, path, _admitted(handler, secret)) for m, path, handler in table])
+    return plain_app([(m, path, _admitted(handler, door)) for m, path, handler in table])
 
 
-def _admitted(handler: Handler, secret: str | None) -> Handler:
+def _admitted(handler: Handler, door: Door | None) -> Handler:
     async def admitted(request: Request) -> Response:
-        if secret is not None and not hmac.compare_digest(
-            bearer_of(request).encode(), secret.encode()
-        ):
-            raise Refusal(401, Fault.AGENT, "the bearer is not valid", code="token_invalid")
+        person = OPERATOR if door is None else await door.person(bearer_of(request))
+        request.state.person = person
         return await handler(request)
 
-    return guarded(admitted)
+    return admitted
+
+
+def _person(request: Request) -> Person:
+    person: Person = request.state.person
+    return person
 
 
 class Desk:
@@ -72,16 +77,22 @@ class Desk:
         self._submit = submit
 
     async def submit(self, request: Request) -> Response:
+        person = _person(request)
         spec = submitted_spec(await body_of(request, SPEC_BODY))
+        await self._store.note(person.name, "submit", spec.name, "allowed", tenant=self._tenant)
         try:
             new = await self._submit(spec)
         except UserError as error:
             raise Refusal(400, Fault.AGENT, str(error), code="bad_spec") from error
+        if new and person is not OPERATOR:
+            await self._store.claim_sweep(spec.name, person.name, tenant=self._tenant)
         return json_response({"name": spec.name, "new": new}, 201 if new else 200)
 
     async def sweeps(self, request: Request) -> Response:
         rows = [row for row in await self._store.sweeps() if row.tenant == self._tenant]
-        return json_response({"sweeps": [_sweep_json(row) for row in rows]})
+        owners = await self._store.owners(tenant=self._tenant)
+        sweeps = [{**_sweep_json(row), "owner": owners.get(row.name, "")} for row in rows]
+        return json_response({"sweeps": sweeps})
 
     async def sweep(self, request: Request) -> Response:
         row = await self._known(str(request.path_params["name"]))
@@ -102,10 +113,24 @@ class Desk:
         if state is None:
             raise Refusal(404, Fault.AGENT, "pause, resume or cancel", code="no_route")
         row = await self._known(str(request.path_params["name"]))
+        await self._permit(_person(request), str(request.path_params["action"]), row.name)
         await self._store.set_sweep_state(row.name, state, tenant=self._tenant)  # type: ignore[arg-type]
         if state == "running":
             await self._store.close_breakers(row.name, tenant=self._tenant)
         return json_response({"name": row.name, "state": state})
+
+    async def _permit(self, person: Person, action: str, sweep: str) -> None:
+        """Write down what is asked for; Refusal 403 unless the sweep is theirs to change."""
+        owner = await self._store.owner_of(sweep, tenant=self._tenant)
+        is_allowed = owner is not None and person.may_change(owner)
+        outcome: Outcome = "allowed" if is_allowed else "refused"
+        await self._store.note(person.name, action, sweep, outcome, tenant=self._tenant)
+        if not is_allowed:
+            reason = f"sweep {sweep!r} belongs to {owner or 'the operator'}"
+            raise Refusal(403, Fault.AGENT, reason, code="not_yours")
+
+    async def me(self, request: Request) -> Response:
+        return json_response(_person(request)._asdict())
 
     async def run(self, request: Request) -> Response:
         row = await self._store.run(str(request.path_params["run"]))

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from .base import Record
 from .objects import ObjectsProfile
+from .people import PeopleProfile
 from .planes import PlanesProfile, TokensProfile
 from .pods import ComputeProfile
 from .scheduling import SchedulingProfile
@@ -33,6 +34,17 @@ class Endpoint(Record):
     api_key_file: str | None = None
     timeout: Duration = parse_duration("10m")
     max_parallel: int = Field(default=64, ge=1)
+    """Calls under way at once, of each process."""
+    rpm: int | None = Field(default=None, ge=1)
+    """Calls a minute, of each process, shared fairly between runs; None = no limit of ours."""
+    tpm: int | None = Field(default=None, ge=1)
+    """Tokens a minute, prompts and replies, likewise."""
+
+    def fits(self, model: str) -> bool:
+        """Whether calls of this model go here, unless an earlier endpoint fits."""
+        if self.match.endswith("*"):
+            return model.startswith(self.match[:-1])
+        return model == self.match
 
 
 class SandboxProfile(Record):
@@ -88,6 +100,7 @@ class Profile(Record):
     ray: RayProfile = RayProfile()
     planes: PlanesProfile = PlanesProfile()
     tokens: TokensProfile = TokensProfile()
+    people: PeopleProfile = PeopleProfile()
     attempts: int = Field(default=3, ge=1, le=20)
     """Equal infrastructure losses that put a run into quarantine; losses of several kinds do when
     they are three times as many. Also the tries of a grading."""

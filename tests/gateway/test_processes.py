@@ -210,7 +210,7 @@ async def test_each_kind_serves_its_own_routes(kind: PlaneKind, tmp_path: Path) 
         PlaneKind.RUN: ("no_token", "elsewhere", "no_route", "no_route"),
         PlaneKind.INGEST: ("no_route", "no_token", "no_route", "no_route"),
         PlaneKind.GRADE: ("no_token", "no_token", "no_token", "no_route"),
-        PlaneKind.CONTROL: ("no_route", "no_route", "no_route", "served"),
+        PlaneKind.CONTROL: ("no_route", "no_route", "no_route", "no_token"),
     }
     assert tuple(found.values()) == (*wanted[kind], "no_route")
 
