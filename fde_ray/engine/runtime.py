@@ -22,6 +22,7 @@ from fde_ray.llm.router import ModelRouter
 from fde_ray.metering.allowances import Allowances
 from fde_ray.metering.budgets import Budgets
 from fde_ray.metering.ledger import MeteredChat
+from fde_ray.metering.limits import Limits
 from fde_ray.metering.prices import PriceTable, load_prices
 from fde_ray.metering.shares import policy_of
 from fde_ray.model.clock import Clock, SystemClock
@@ -130,7 +131,8 @@ async def opened_runtime(
         prices = _prices(profile)
         allowances = Allowances(store, clock, policy_of(profile.scheduling))
         budgets = Budgets(store, prices, clock, allowances)
-        calls = MeteredChat(chat, store, prices, clock, budgets=budgets)
+        limits = Limits(profile.endpoints, clock)
+        calls = MeteredChat(chat, store, prices, clock, budgets=budgets, limits=limits)
         stack.push_async_callback(calls.aclose)
         sandbox = sandbox or LocalSandbox(home.sandboxes, profile.sandbox, unsafe=unsafe)
         keys = load_keys(profile.tokens, home.root, environ)

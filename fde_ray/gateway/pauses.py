@@ -93,7 +93,7 @@ def pause_cause(activity: Activity) -> PauseCause | None:
 def is_for_another(open_cause: PauseCause | None, activity: Activity) -> bool:
     """Whether only another replica can know if the open pause is over: a call waits there."""
     at_work = activity.serving or activity.waiting
-    return open_cause is PauseCause.RATE_LIMIT and not at_work
+    return open_cause in (PauseCause.RATE_LIMIT, PauseCause.BUDGET_WAIT) and not at_work
 
 
 class PauseStep(NamedTuple):

@@ -34,6 +34,7 @@ from .calls import (
 from .estimates import counted_usage, failed_usage
 from .flights import Drains, Flight
 from .holds import CallElsewhere, Hold
+from .limits import Limits
 from .places import Bounded, Place, Wait, Waiting, unheard
 from .prices import PriceTable
 from .wires import AsWire
@@ -74,11 +75,13 @@ class MeteredChat:
         rng: random.Random | None = None,
         drains: Drains | None = None,
         budgets: Budgets | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self._chat, self._store, self._prices, self._clock = chat, store, prices, clock
         self._rng = rng or random.Random()  # noqa: S311
         self._price_hash = prices.hash
         self._budgets = budgets or Budgets(store, prices, clock)
+        self._limits = limits or Limits((), clock)
         self._bounded = chat if isinstance(chat, Bounded) else None
         self._wire = chat if isinstance(chat, WireUpstream) else AsWire(chat)
         self._flights: dict[str, Flight] = {}
@@ -147,6 +150,7 @@ class MeteredChat:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._limits.aclose()
         await self._budgets.aclose()
 
     def _in_flight(self, request: ModelRequest, call_id: str) -> Flight | None:
@@ -207,7 +211,10 @@ class MeteredChat:
         request, bill = call.request, call.bill
         async with self._budgets.reserved(request, bill, call.budget_nanousd, flight.says) as hold:
             while True:
-                async with self._place(request.model, flight.says):
+                async with (
+                    self._limits.passed(request, bill, flight.says) as passage,
+                    self._place(request.model, flight.says),
+                ):
                     start = CallStart(
                         call_id=call.call_id,
                         try_no=try_no,
@@ -220,7 +227,9 @@ class MeteredChat:
                     )
                     # Written twice it is one row; given up at once it might stay without an end.
                     if await self._written(partial(hold.start, start), START_WAITS_S):
-                        return await self._sent(call, send, try_no, hold, flight)
+                        reply = await self._sent(call, send, try_no, hold, flight)
+                        passage.answered(reply.usage)
+                        return reply
                 await hold.room()
 
     async def _sent(

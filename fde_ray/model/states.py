@@ -87,7 +87,7 @@ class PauseCause(StrEnum):
     RATE_LIMIT = "rate_limit"
     """A call waits for a place of ours: an endpoint's or a pool's bound."""
     BUDGET_WAIT = "budget_wait"
-    """Not opened yet: a call that a budget does not cover is refused, never kept waiting."""
+    """A call waits for money that only calls under way keep from it; a spent budget refuses."""
 
 
 class Role(StrEnum):

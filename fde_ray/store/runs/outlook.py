@@ -218,7 +218,7 @@ _PAUSED = Statement(
         )
     )
     .where(
-        _P.cause == PauseCause.PROVIDER.value,
+        among(_P.cause, PauseCause.PROVIDER.value, PauseCause.RATE_LIMIT.value),
         or_(_P.closed_at.is_(None), _P.closed_at > b("from_")),
         _IN_SESSION,
     )

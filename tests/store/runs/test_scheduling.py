@@ -143,10 +143,13 @@ async def test_look_measures_how_long_a_provider_kept_runs_waiting(
     await store.open_pause(f"{run_id(1)}.1", PauseCause.PROVIDER)
     clock.at += 30
     await store.close_pause(f"{run_id(1)}.1")
+    await store.open_pause(f"{run_id(1)}.1", PauseCause.RATE_LIMIT)
     await store.open_pause(f"{run_id(2)}.1", PauseCause.CUSTOMER_DOWN)
-    clock.at += 20
+    clock.at += 10
+    await store.close_pause(f"{run_id(1)}.1")
+    clock.at += 10
     rows = await store.admission_rows(room=lambda _: 0, since=clock.at, most_events=10, window_s=60)
-    assert rows.measured == {"offline/x": Measured(120, 30)}
+    assert rows.measured == {"offline/x": Measured(120, 40)}
 
 
 async def test_breaker_that_opens_takes_unused_grants_back_and_is_closed_by_name(
