@@ -8,6 +8,7 @@ from pydantic import Field
 
 from .base import Record
 from .objects import ObjectsProfile
+from .people import PeopleProfile
 from .planes import PlanesProfile, TokensProfile
 from .pods import ComputeProfile
 from .scheduling import SchedulingProfile
@@ -99,6 +100,7 @@ class Profile(Record):
     ray: RayProfile = RayProfile()
     planes: PlanesProfile = PlanesProfile()
     tokens: TokensProfile = TokensProfile()
+    people: PeopleProfile = PeopleProfile()
     attempts: int = Field(default=3, ge=1, le=20)
     """Equal infrastructure losses that put a run into quarantine; losses of several kinds do when
     they are three times as many. Also the tries of a grading."""
