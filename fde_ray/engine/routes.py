@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from fde_ray.grading.archives import Caps
 from fde_ray.grading.extraction import OUTPUT_CAPS, Extraction, extraction_inputs
 from fde_ray.grading.passthrough import passthrough_route
+from fde_ray.grading.scoring import ScoringCase
 from fde_ray.grading.workspace import Unpacked, unpack_parts
-from fde_ray.model.errors import RunFailure, SandboxError, StoreError
+from fde_ray.model.errors import EvaluatorFault, RunFailure, SandboxError, StoreError
 from fde_ray.model.failures import FailureKind
-from fde_ray.model.grading import Route
+from fde_ray.model.grading import Evaluation, Route
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.session import Commit, SessionInputs, SessionLimits
 from fde_ray.model.states import SolveEnd
@@ -82,7 +84,9 @@ class RouteRunner:
                     await self._runtime.clock.sleep(wait_before_start(session.number))
                 continue
             first_score = (await self._store.session(session.subject)).first_score_sha
-            await keep(await extraction.route(number, model, output, first_score))
+            await keep(
+                await self._checked(partial(extraction.route, number, model, output, first_score))
+            )
             await self._close(session, None, None)
             return
 
@@ -101,9 +105,36 @@ class RouteRunner:
             self._runtime.cases[graded.plan.case_id].submission_schema,
             graded.summary,
             graded.folder / "passthrough",
-            lambda output: self._runtime.scorer.evaluate(case, output),
+            partial(self._evaluated, case),
             graded.plan.panel.evaluator_exception,
         )
+
+    async def _evaluated(self, case: ScoringCase, output: Path) -> Evaluation:
+        for number in self._tries():
+            try:
+                return await self._runtime.scorer.evaluate(case, output)
+            except EvaluatorFault as fault:
+                if fault.kind is not FailureKind.GRADER_SANDBOX:
+                    raise
+                await self._sandbox_failed(number, fault.detail)
+        return await self._runtime.scorer.evaluate(case, output)
+
+    async def _checked(self, check: Callable[[], Awaitable[Route]]) -> Route:
+        """Return the route with its vote. A sandbox that fails now costs no route its vote: a
+        further one would take its place, and the result would not be that of a calm day."""
+        for number in self._tries():
+            route = await check()
+            if route.failure is not FailureKind.GRADER_SANDBOX:
+                return route
+            await self._sandbox_failed(number, route.detail)
+        return await check()
+
+    def _tries(self) -> range:
+        return range(1, self._runtime.profile.attempts)
+
+    async def _sandbox_failed(self, number: int, reason: str) -> None:
+        log.warning("route_not_checked", extra={"reason": reason})
+        await self._runtime.clock.sleep(wait_before_start(number))
 
     async def close(self, session: AttemptRow, kind: FailureKind, detail: str) -> None:
         await self._close(session, kind, detail)

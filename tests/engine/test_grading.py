@@ -9,13 +9,24 @@ from pathlib import Path
 import pytest
 
 from fde_ray.engine.controller import Controller
-from fde_ray.model.errors import Refusal
+from fde_ray.model.errors import Refusal, SandboxError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.grading import RouteStatus
+from fde_ray.model.result import RunResult, canonical
 from fde_ray.model.states import GradeState, Phase
-from fde_ray.sandbox.records import Completed
-from tests.engine.drivers import make_spec, make_stage, marks, opened, result, submitted, worked
-from tests.engine.stage import Agent, extracting, output, route_of
+from fde_ray.sandbox.records import Completed, Once
+from tests.engine.drivers import (
+    CASE,
+    make_spec,
+    make_stage,
+    marks,
+    opened,
+    result,
+    submitted,
+    two_points,
+    worked,
+)
+from tests.engine.stage import Agent, Stage, extracting, output, route_of
 from tests.engine.virtual import played
 
 CRASH = Completed(1, b"", b"Traceback", "exit")
@@ -304,3 +315,45 @@ def test_an_unreadable_workspace_puts_one_run_aside_while_others_go_on(tmp_path:
             assert "no object" in (lost.detail or "")
 
     played(main)
+
+
+class FailingStage(Stage):
+    """Its sandbox fails `failures` programs of graders before it works."""
+
+    failures = 0
+
+    async def run_once(self, once: Once) -> Completed:
+        if self.failures > 0:
+            self.failures -= 1
+            raise SandboxError("no room for a grader", FailureKind.GRADER_SANDBOX)
+        return await super().run_once(once)
+
+
+@pytest.mark.parametrize("passthrough", [False, True], ids=["panel", "passthrough"])
+def test_a_sandbox_that_fails_the_check_of_a_route_costs_it_no_vote(
+    tmp_path: Path, passthrough: bool
+) -> None:
+    names = [file.name for file in two_points()[CASE].submission_schema.files]
+    files = dict.fromkeys(names if passthrough else ["answer.txt"], b"0.5")
+
+    async def delivers_files(agent: Agent) -> None:
+        await agent.start()
+        await agent.say("Done.")
+        await agent.deliver(files)
+
+    async def main(home: Path, failures: int) -> tuple[RunResult, int]:
+        stage = FailingStage(two_points()[CASE], delivers_files, extracting(0.5))
+        stage.failures = failures
+        if passthrough:
+            stage.evaluate = lambda _: stage.scored(0.5)
+        async with opened(home, stage) as runtime:
+            spec = make_spec(panel={"passthrough": passthrough})
+            await worked(runtime, await submitted(runtime, spec))
+            found = await result(runtime)
+        await stage.aclose()
+        return found, len(stage.started_of("extract"))
+
+    calm = played(lambda: main(tmp_path / "calm", 0))
+    disturbed = played(lambda: main(tmp_path / "disturbed", 2))
+    assert canonical(disturbed[0]) == canonical(calm[0])
+    assert disturbed[1] == calm[1] == (0 if passthrough else 3)
