@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import StoreError
-from fde_ray.store.runs import RunStore
-from fde_ray.store.runs.hearing import Hearing
+from fde_ray.store.runs import AttemptRole, RunStore
+from fde_ray.store.runs.hearing import Fleet
 
 from .patrol import Patrol
 
 log = logging.getLogger(__name__)
 
+ROLES: tuple[AttemptRole, ...] = ("solve", "extract")
 SILENT_BEATS = 36
 """Heartbeats that do not come before a session is silent: three minutes of them as shipped."""
 
@@ -48,13 +49,11 @@ class SilenceTimes(NamedTuple):
         return self.silent_s / 3
 
 
-def doubts_now(doubts: Mapping[str, float], hearing: Hearing) -> dict[str, float]:
+def doubts_now(doubts: Mapping[str, float], fleet: Fleet | None) -> dict[str, float]:
     """Return the silent sessions, each with since when it has been the exception."""
-    return {
-        subject: doubts.get(subject, hearing.lived_at)
-        for fleet in hearing.fleets.values()
-        for subject in fleet.silent
-    }
+    if fleet is None:
+        return {}
+    return {subject: doubts.get(subject, fleet.lived_at) for subject in fleet.silent}
 
 
 class Listener:
@@ -65,25 +64,28 @@ class Listener:
     ) -> None:
         self._store, self._patrol, self._clock = store, patrol, clock
         self._times = SilenceTimes(SILENT_BEATS * heartbeat_every_s)
-        self._doubts: dict[str, float] = {}
+        self._doubts: dict[AttemptRole, dict[str, float]] = {role: {} for role in ROLES}
 
     async def listen(self) -> None:
         """Look again and again, until cancelled."""
         while True:
             times = self._times
-            await self._clock.sleep(times.closer_look_s if self._doubts else times.look_s)
+            is_closer = any(self._doubts.values())
+            await self._clock.sleep(times.closer_look_s if is_closer else times.look_s)
             if not self._patrol.is_on_watch:
                 continue
             try:
-                await self.look()
+                for role in ROLES:
+                    await self._look(role)
             except StoreError as error:
                 log.warning("silence_not_seen", extra={"reason": error.detail})
 
-    async def look(self) -> None:
+    async def _look(self, role: AttemptRole) -> None:
         times = self._times
-        hearing = await self._store.hearing(times.silent_s, times.recent_s)
-        self._doubts = {} if hearing is None else doubts_now(self._doubts, hearing)
-        for subject, since in self._doubts.items():
-            assert hearing is not None
-            if hearing.lived_at - since >= times.stays_s:
-                self._patrol.suspect(subject, unheard_since=hearing.lived_at - times.silent_s)
+        fleet = await self._store.fleet(role, times.silent_s, times.recent_s)
+        doubts = self._doubts[role] = doubts_now(self._doubts[role], fleet)
+        if fleet is None:
+            return
+        for subject, since in doubts.items():
+            if fleet.lived_at - since >= times.stays_s:
+                self._patrol.suspect(subject, unheard_since=fleet.lived_at - times.silent_s)

@@ -19,7 +19,7 @@ from fde_ray.model.errors import StoreError
 from fde_ray.model.ids import CONTROLLER_SHARD
 from fde_ray.sandbox.records import Handle, SessionStart
 from fde_ray.store.runs import AttemptRow, LeaseOwner
-from fde_ray.store.runs.hearing import Fleet, Hearing
+from fde_ray.store.runs.hearing import Fleet
 from tests.chaos.peers import peer
 from tests.engine.drivers import CASE, make_spec, opened, submitted, two_points
 from tests.engine.stage import Agent, Script, Stage, extracting
@@ -218,13 +218,13 @@ def test_a_gateway_that_is_away_for_twenty_minutes_costs_no_session(
 
 
 def test_a_session_is_doubted_from_the_first_look_that_finds_it_alone() -> None:
-    def heard(at: float, *silent: str) -> Hearing:
-        return Hearing(at, {"solve": Fleet(40, 39, silent)})
+    def heard(at: float, *silent: str) -> Fleet:
+        return Fleet(at, 40, 39, silent)
 
     doubts = doubts_now({}, heard(1000.0, "a", "b"))
     doubts = doubts_now(doubts, heard(1015.0, "a", "c"))
     assert doubts == {"a": 1000.0, "c": 1015.0}
-    assert doubts_now(doubts, heard(1030.0)) == {}
+    assert doubts_now(doubts, heard(1030.0)) == doubts_now(doubts, None) == {}
     assert SilenceTimes(180.0).stays_s == 60.0
 
 
@@ -235,4 +235,4 @@ def test_a_session_is_doubted_from_the_first_look_that_finds_it_alone() -> None:
 def test_a_fleet_is_well_when_nearly_all_others_are_heard(
     live: int, recent: int, is_well: bool
 ) -> None:
-    assert Fleet(live, recent, ()).others_are_heard is is_well
+    assert Fleet(0.0, live, recent, ()).others_are_heard is is_well

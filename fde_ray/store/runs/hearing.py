@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import inf
 from typing import NamedTuple
 
@@ -13,22 +12,18 @@ from fde_ray.model.states import PauseCause
 
 from . import schema
 from .database import Database, Statement, Transaction, among
-from .pauses import pauses_of
+from .pauses import lived_at, pauses_of
 from .rows import AttemptRole
 
 _A = schema.attempts.c
 _HEARD_AT = func.coalesce(_A.heartbeat_at, _A.agent_started_at)
 _LIVE = among(_A.state, "open", "collecting") & _A.agent_started_at.is_not(None)
-_LIVED = Statement(select(func.max(schema.liveness.c.at)))
-_FLEETS = Statement(
+_FLEET = Statement(
     select(
-        _A.role,
         func.count(),
         func.sum(case((b("recent_") <= _HEARD_AT, 1), else_=0)),
         func.min(_HEARD_AT),
-    )
-    .where(_LIVE)
-    .group_by(_A.role)
+    ).where(_LIVE, _A.role == b("role_"))
 )
 _SILENT = Statement(
     select(_A.subject, _HEARD_AT)
@@ -42,6 +37,8 @@ MOST_SILENT = 1000
 class Fleet(NamedTuple):
     """Sessions of one role whose agents are at work or are being collected."""
 
+    lived_at: float
+    """When a plane that hears them last said that it lives."""
     live: int
     recent: int
     """How many of them were heard a short while ago."""
@@ -55,34 +52,27 @@ class Fleet(NamedTuple):
         return others > 0 and self.recent >= 0.95 * others
 
 
-class Hearing(NamedTuple):
-    lived_at: float
-    """When a plane last said that it lives."""
-    fleets: Mapping[AttemptRole, Fleet]
-
-
 class Heard:
     _db: Database
 
-    async def hearing(self, silent_s: float, recent_s: float) -> Hearing | None:
-        """Return which sessions have been silent for `silent_s` until the planes' last word, and
-        how many were heard within `recent_s` of it; None = no plane has ever lived.
+    async def fleet(self, role: AttemptRole, silent_s: float, recent_s: float) -> Fleet | None:
+        """Return which sessions have been silent for `silent_s` until the last word of the planes
+        that hear them, and how many were heard within `recent_s` of it; None = there are none.
 
-        The time in which no plane lived is no silence.
+        The time in which no such plane lived is no silence.
         """
 
-        def query(t: Transaction) -> Hearing | None:
-            (lived_at,) = t.one(_LIVED)
-            if lived_at is None:
+        def query(t: Transaction) -> Fleet | None:
+            at = lived_at(t, role)
+            if at is None:
                 return None
-            fleets: dict[AttemptRole, Fleet] = {}
-            until = lived_at - silent_s
-            for role, live, recent, longest in t.all(_FLEETS, recent_=lived_at - recent_s):
-                fleet = Fleet(live, int(recent), ())
-                if longest <= until and fleet.others_are_heard:
-                    fleet = fleet._replace(silent=_silent(t, role, until))
-                fleets[role] = fleet
-            return Hearing(lived_at, fleets)
+            live, recent, longest = t.one(_FLEET, role_=role, recent_=at - recent_s)
+            if not live:
+                return None
+            fleet, until = Fleet(at, live, int(recent), ()), at - silent_s
+            if longest <= until and fleet.others_are_heard:
+                return fleet._replace(silent=_silent(t, role, until))
+            return fleet
 
         return await self._db.read(query)
 

@@ -131,7 +131,7 @@ class Pauses(Replicas):
         batch = [_heartbeat(h) for h in sorted(heartbeats)]
 
         def change(t: Transaction) -> Gap | None:
-            heard: float | None = t.one(_HEARD[role])[0]
+            heard = lived_at(t, role)
             t.run(_BEAT, replica=replica, at=now)
             self._ledger.renew(t)
             if batch:
@@ -143,6 +143,12 @@ class Pauses(Replicas):
         gone = await self._db.write(change)
         await self.close_dead()
         return gone
+
+
+def lived_at(t: Transaction, role: str) -> float | None:
+    """Return when a plane that sessions of a role depend on last said that it lives."""
+    at: float | None = t.one(_HEARD[role])[0]
+    return at
 
 
 def pauses_of(t: Transaction, subject: str) -> list[Pause]:
