@@ -17,6 +17,7 @@ from . import (
     demo,
     doctor,
     prices,
+    remote,
     report,
     results,
     run,
@@ -24,6 +25,7 @@ from . import (
     steering,
     store,
     sweep,
+    user,
 )
 from .exits import ended
 from .output import readable
@@ -54,6 +56,9 @@ app.add_typer(prices.app, name="prices")
 app.add_typer(case.app, name="case")
 app.add_typer(store.app, name="store")
 app.add_typer(serve.app, name="serve")
+app.add_typer(user.app, name="user")
+app.command(name="audit")(user.audit)
+app.add_typer(remote.app, name="remote")
 app.command(name="doctor")(doctor.doctor)
 
 
