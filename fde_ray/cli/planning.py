@@ -32,7 +32,8 @@ async def show_plan(
     async with system(profile) as runtime:
         plans = Controller(runtime).plan(spec)
         past = await _past(runtime, plans)
-        expected = forecast(plans, past, assumed, table_of(profile), runtime.clock.now())
+        now, host = runtime.clock.now(), profile.compute.host
+        expected = forecast(plans, past, assumed, table_of(profile), now, host)
     if json_:
         emit_json({"runs": [_run(plan) for plan in plans], "forecast": expected.jsonable()})
         return
@@ -101,6 +102,7 @@ def _show_groups(expected: Forecast, spec: SweepSpec) -> None:
 
 
 def _show_whole(expected: Forecast, spec: SweepSpec, runs: int) -> None:
+    from fde_ray.analysis.spending_display import dollars
     from fde_ray.model.wording import counted
 
     from .output import note, say
@@ -114,6 +116,8 @@ def _show_whole(expected: Forecast, spec: SweepSpec, runs: int) -> None:
         )
     else:
         say(f"model calls: {_range(expected.amount)} (a forecast)")
+    if (most := expected.compute_most_nanousd) is not None:
+        say(f"compute: at most {dollars(most)} for the sandboxes of agents")
     for text in expected.notes:
         note(f"forecast: {text}")
 

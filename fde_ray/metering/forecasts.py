@@ -16,8 +16,10 @@ from fde_ray.model.base import Record
 from fde_ray.model.chat import Usage
 from fde_ray.model.errors import UserError
 from fde_ray.model.plan import RunPlan
+from fde_ray.model.pods import HostRate
 from fde_ray.model.states import Role
 
+from .compute import Held, host_cost
 from .prices import OFFLINE, PriceTable
 
 Basis: TypeAlias = Literal["past_runs", "assumptions", "offline", "nothing"]
@@ -78,6 +80,8 @@ class Forecast(Record):
     groups: tuple[GroupForecast, ...]
     amount: Amount | None
     unknown_groups: int
+    compute_most_nanousd: int | None = None
+    """If every agent's sandbox lived as long as it may; None = this machine has no rate."""
     notes: tuple[str, ...]
 
 
@@ -119,6 +123,7 @@ def forecast(
     assumed: Mapping[str, Assumed],
     prices: PriceTable,
     at: float,
+    host: HostRate | None = None,
 ) -> Forecast:
     """Return what the planned runs may cost. past: done runs of the same system and condition."""
     counts = Counter(map(group_key, plans))
@@ -132,8 +137,15 @@ def forecast(
         groups=groups,
         amount=_whole(known, is_whole=len(known) == len(groups)) if known else None,
         unknown_groups=len(groups) - len(known),
+        compute_most_nanousd=_sum([_compute_most(plan, host) for plan in plans]),
         notes=tuple(sorted({note for group in groups for note in group.notes})),
     )
+
+
+def _compute_most(plan: RunPlan, host: HostRate | None) -> int | None:
+    limits = plan.limits
+    held = Held(limits.cpu, limits.memory, limits.time + limits.pause_cap)
+    return host_cost(held, host).nanousd
 
 
 def _whole(known: Sequence[Amount], *, is_whole: bool) -> Amount:

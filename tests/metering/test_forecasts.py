@@ -19,6 +19,7 @@ from fde_ray.metering.forecasts import (
 from fde_ray.metering.prices import PriceTable
 from fde_ray.model.errors import UserError
 from fde_ray.model.plan import RunPlan
+from fde_ray.model.pods import HostRate
 from fde_ray.model.specs import Condition, Customer, Panel, System
 from fde_ray.model.states import ConditionKind
 from tests.store.builders import make_plan
@@ -163,6 +164,17 @@ def test_offline_runs_cost_nothing() -> None:
     offline = make_plan(1)
     assert amounts(forecast_of([offline])) == (0, 0, 0)
     assert forecast_of([offline]).groups[0].basis == "offline"
+
+
+def test_compute_is_bounded_by_the_limits_when_this_machine_has_a_rate() -> None:
+    host = HostRate.model_validate({"per_cpu_hour": "0.04", "per_gib_hour": "0.005"})
+    plans = [plan(1), plan(2)]
+    found = forecast(plans, {}, {}, PRICES, 1.0, host)
+    # 12 h of time and 6 h of pauses, 2 CPUs and 4 GiB, two runs
+    assert found.compute_most_nanousd == 2 * 18 * 100_000_000
+    assert forecast(plans, {}, {}, PRICES, 1.0).compute_most_nanousd is None
+    free = HostRate(free=True, reason="own machine")
+    assert forecast(plans, {}, {}, PRICES, 1.0, free).compute_most_nanousd == 0
 
 
 def test_assumptions_are_read_from_the_command_line() -> None:
