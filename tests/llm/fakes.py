@@ -39,13 +39,17 @@ DONE = b"data: [DONE]\n\n"
 
 @dataclass
 class Answer:
-    """`cut`: the connection ends after `body` although more was promised."""
+    """`cut`: the connection ends after `body` although more was promised.
+
+    rest: what follows `body` when the provider is told to `go` on.
+    """
 
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
     delay_s: float = 0.0
     cut: bool = False
+    rest: bytes = b""
 
 
 @dataclass
@@ -56,6 +60,11 @@ class FakeProvider:
     port: int = 0
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[str] = field(default_factory=list)
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def root(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
     @property
     def base_url(self) -> str:
@@ -73,11 +82,15 @@ class FakeProvider:
             self.headers.append(head.decode())
             answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
             await asyncio.sleep(answer.delay_s)
-            promised = len(answer.body) + (1000 if answer.cut else 0)
+            promised = len(answer.body) + len(answer.rest) + (1000 if answer.cut else 0)
             lines = [f"HTTP/1.1 {answer.status} X", f"content-length: {promised}"]
             lines += ["connection: close", *(f"{k}: {v}" for k, v in answer.headers.items())]
             writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + answer.body)
             await writer.drain()
+            if answer.rest:
+                await self.go.wait()
+                writer.write(answer.rest)
+                await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
