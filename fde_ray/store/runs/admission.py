@@ -28,7 +28,7 @@ Spans = tuple[tuple[int, int], ...]
 
 _ROW = tuple(_R[name] for name in RunRow._fields)
 _WANTS = schema.wants.join(schema.sweeps, (_SW.tenant == _W.tenant) & (_SW.name == _W.sweep))
-_WANTED = (
+WANTED = (
     exists()
     .select_from(_WANTS)
     .where(_W.run_id == _R.run_id, _SW.state != "cancelled")
@@ -43,24 +43,12 @@ ADMITTED = (
     .correlate(schema.runs)
 )
 _LIVE = among(_R.phase, *(p.value for p in Phase if not p.is_terminal and p is not Phase.QUEUED))
-_RUNNABLE = Statement(
-    select(*_ROW, _R.plan)
-    .where(
-        _R.phase == Phase.QUEUED.value,
-        exists()
-        .select_from(_WANTS)
-        .where(_W.run_id == _R.run_id, _SW.state == "running", _ASKED_FOR)
-        .correlate(schema.runs),
-    )
-    .order_by(_R.place, _R.queued_at)
-    .limit(b("limit_"))
-)
 _UNFINISHED = _LIVE | (_R.phase == Phase.QUEUED.value)
 _ANY_RELEASED = Statement(select(schema.released.c.run_id).limit(1))
 _RELEASED = Statement(
     select(*_ROW)
     .select_from(schema.released.join(schema.runs, _R.run_id == schema.released.c.run_id))
-    .where(_UNFINISHED, ~_WANTED)
+    .where(_UNFINISHED, ~WANTED)
     .order_by(_R.place)
 )
 _HOLD_RELEASED = Statement(
@@ -68,7 +56,7 @@ _HOLD_RELEASED = Statement(
 )
 _FORGET = Statement(
     delete(schema.released).where(
-        ~exists().where(_R.run_id == schema.released.c.run_id, _UNFINISHED, ~_WANTED)
+        ~exists().where(_R.run_id == schema.released.c.run_id, _UNFINISHED, ~WANTED)
     )
 )
 _OF_SWEEP = Statement(
@@ -97,7 +85,7 @@ _PLAN = Statement(
     .where(_G.run_id == b("run_id_"), _G.grade_id == b("grade_id_"))
 )
 _RUN_PLAN = Statement(select(_R.plan).where(_R.run_id == b("run_id_")))
-_IS_WANTED = Statement(select(_R.run_id).where(_R.run_id == b("run_id_"), _WANTED))
+_IS_WANTED = Statement(select(_R.run_id).where(_R.run_id == b("run_id_"), WANTED))
 
 
 def _within(ranges: Spans) -> Any:
@@ -138,14 +126,6 @@ def _regradings(ranges: Spans) -> Statement:
 class Admission:
     _db: Database
     _clock: Clock
-
-    async def runnable(self, limit: int, sweep: str | None = None) -> list[RunTask]:
-        """Return queued runs that a running sweep wants, in the order of their plans.
-
-        sweep: only this one's; None = of all.
-        """
-        rows = await self._db.read(lambda t: t.all(_RUNNABLE, limit_=limit, sweep_=sweep))
-        return [task_of(row) for row in rows]
 
     async def live_runs(self, shards: Iterable[int] = range(SHARDS)) -> list[RunTask]:
         """Return the runs that are neither queued nor at their end: a takeover begins here."""

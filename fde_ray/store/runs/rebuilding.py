@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from fde_ray.model.base import canonical_json
 from fde_ray.model.clock import Clock
 from fde_ray.model.dialogue import DialogueEvent, Replied
-from fde_ray.model.ids import RunId, shard_of
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.result import Pause
 from fde_ray.model.session import AgentExit, Commit
@@ -20,35 +19,9 @@ from .admission import release
 from .database import Database, Transaction, keeping, replacing
 from .dialogues import turn_reply
 from .ledger import TOKENS, day_of
+from .planned import ADD_TENANT, ADD_WANT, KEEP_SWEEP, add_run, pair, want
 from .rows import AttemptRole, AttemptState, CallRow, SweepState
 
-_ADD_TENANT = keeping(schema.tenants, "tenant", "created_at")
-_ADD_SWEEP = keeping(schema.sweeps, "tenant", "name", "spec", "state", "created_at")
-_ADD_WANT = keeping(schema.wants, "tenant", "sweep", "run_id", "grade_id", "place")
-_RUN = (
-    "run_id",
-    "tenant",
-    "plan",
-    "case_id",
-    "condition",
-    "system",
-    "repeat",
-    "budget_usd",
-    "shard",
-    "phase",
-    "attempt",
-    "solve_end",
-    "failure",
-    "detail",
-    "place",
-    "queued_at",
-    "started_at",
-    "ended_at",
-    "updated_at",
-    "model",
-    "image",
-)
-_ADD_RUN = keeping(schema.runs, *_RUN)
 _ADD_GRADE = keeping(
     schema.grades,
     "run_id",
@@ -168,7 +141,7 @@ class Rebuilding:
         now = self._clock.now()
 
         def change(t: Transaction) -> int:
-            t.run(_ADD_TENANT, tenant=tenant, created_at=now)
+            t.run(ADD_TENANT, tenant=tenant, created_at=now)
             if any(one.state == "open" for run in runs for one in run.sessions):
                 # The first replica that breathes makes a pause of the time from here on.
                 t.run(_HEARD, replica="rebuild", at=now)
@@ -189,15 +162,12 @@ class Rebuilding:
 
         def change(t: Transaction) -> bool:
             row = {"tenant": tenant, "name": name, "spec": text, "state": state}
-            if not t.run(_ADD_SWEEP, **row, created_at=now):
+            if not t.run(KEEP_SWEEP, **row, created_at=now):
                 return False
             for plan in plans:
                 t.run(_ADD_GRADE, **_grade(RebuiltGrade(plan, GradeState.PENDING), None, now))
-            wants = [
-                {"tenant": tenant, "sweep": name, "place": place, **_pair(plan)}
-                for place, plan in enumerate(plans)
-            ]
-            t.run_many(_ADD_WANT, wants)
+            wants = [want(tenant, name, place, plan) for place, plan in enumerate(plans)]
+            t.run_many(ADD_WANT, wants)
             if state == "cancelled":
                 release(t, tenant, name)
             t.wake(("sweeps",))
@@ -206,35 +176,21 @@ class Rebuilding:
         return await self._db.write(change)
 
 
-def _pair(plan: RunPlan) -> dict[str, str]:
-    return {"run_id": plan.run_id, "grade_id": plan.grade_id}
-
-
 def _add_run(t: Transaction, tenant: str, run: RebuiltRun, now: float) -> int:
     plan = run.plan
-    added = t.run(
-        _ADD_RUN,
-        run_id=plan.run_id,
-        tenant=tenant,
-        plan=plan.model_dump_json(),
-        case_id=plan.case_id,
-        condition=plan.condition.label,
-        system=plan.system.name,
-        repeat=plan.repeat,
-        budget_usd=plan.budget_usd_per_run,
-        shard=shard_of(RunId(plan.run_id)),
-        phase=run.phase.value,
+    added = add_run(
+        t,
+        tenant,
+        plan,
+        run.place,
+        now,
+        run.phase,
         attempt=run.attempt,
         solve_end=None if run.solve_end is None else run.solve_end.value,
         failure=run.failure,
         detail=run.detail,
-        place=run.place,
-        queued_at=now,
         started_at=run.started_at,
         ended_at=run.ended_at,
-        updated_at=now,
-        model=plan.system.model,
-        image=plan.image,
     )
     if not added:
         return 0
@@ -249,7 +205,7 @@ def _add_run(t: Transaction, tenant: str, run: RebuiltRun, now: float) -> int:
 def _grade(grade: RebuiltGrade, first: RunPlan | None, now: float) -> dict[str, Any]:
     plan = grade.plan
     return {
-        **_pair(plan),
+        **pair(plan),
         "state": grade.state.value,
         "commit_sha": grade.commit_sha,
         "score": grade.score,

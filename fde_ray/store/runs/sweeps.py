@@ -13,13 +13,13 @@ from sqlalchemy import exists, func, select
 from fde_ray.model.base import canonical_json
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import UserError, shortened
-from fde_ray.model.ids import RunId, shard_of
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.states import GradeState, Phase, SolveEnd
 
 from . import schema
 from .admission import ADMITTED, release
-from .database import Database, Statement, Transaction, among, inserting, keeping, updating
+from .database import Database, Statement, Transaction, among, keeping, updating
+from .planned import ADD_SWEEP, ADD_TENANT, ADD_WANT, add_run, pair, want
 from .rows import SweepRow, SweepRun, SweepState
 from .ungraded import match_grades
 
@@ -34,28 +34,10 @@ _SWEEPS = Statement(
         _SW.created_at, _SW.tenant, _SW.name
     )
 )
-_ADD_TENANT = keeping(schema.tenants, "tenant", "created_at")
-_ADD_SWEEP = inserting(schema.sweeps, "tenant", "name", "spec", "state", "created_at")
-_ADD_WANT = keeping(schema.wants, "tenant", "sweep", "run_id", "grade_id", "place")
-_ADD_RUN = keeping(
-    schema.runs,
-    "run_id",
-    "tenant",
-    "plan",
-    "case_id",
-    "condition",
-    "system",
-    "repeat",
-    "budget_usd",
-    "shard",
-    "phase",
-    "attempt",
-    "place",
-    "queued_at",
-    "updated_at",
-    "model",
-    "image",
+LOCK = Statement(
+    select(_SW.name).where(_SW.tenant == b("tenant_"), _SW.name == b("name_")).with_for_update()
 )
+"""Of a sweep, so that nobody pauses, cancels or resumes it meanwhile."""
 _ADD_GRADE = keeping(schema.grades, "run_id", "grade_id", "plan", "state", "tries", "created_at")
 _OWNER = Statement(select(_R.tenant).where(_R.run_id == b("run_id_")).with_for_update())
 """Locked, since a driver may be cancelling the run."""
@@ -184,8 +166,8 @@ class Sweeps:
             if known is not None:
                 _refuse_other_spec(name, known[2], text)
                 return False
-            t.run(_ADD_TENANT, tenant=tenant, created_at=now)
-            t.run(_ADD_SWEEP, tenant=tenant, name=name, spec=text, state="running", created_at=now)
+            t.run(ADD_TENANT, tenant=tenant, created_at=now)
+            t.run(ADD_SWEEP, tenant=tenant, name=name, spec=text, state="running", created_at=now)
             add_plans(t, tenant, name, plans, now)
             revive(t, tenant, name, now)
             t.wake(("sweeps",))
@@ -229,11 +211,16 @@ class Sweeps:
     async def retry_quarantined(self, name: str, *, tenant: str = LOCAL) -> int:
         """Queue again what our own troubles put aside; returns how many runs and grades.
 
-        A run whose workspace was collected is graded again only. One that lost its isolation stays.
+        A run whose workspace was collected is graded again only. One that lost its isolation stays,
+        and so does all that a cancelled sweep wants.
         """
         now = self._clock.now()
 
         def change(t: Transaction) -> int:
+            t.hold(LOCK, tenant_=tenant, name_=name)
+            row = t.one(SWEEP, tenant_=tenant, name_=name)
+            if row is None or row[3] == "cancelled":
+                return 0
             runs = t.run(
                 _RETRY_SOLVING,
                 tenant_=tenant,
@@ -288,26 +275,7 @@ def add_plans(t: Transaction, tenant: str, name: str, plans: Sequence[RunPlan], 
 def _add_plan(
     t: Transaction, tenant: str, name: str, place: int, plan: RunPlan, now: float
 ) -> None:
-    text = plan.model_dump_json()
-    added = t.run(
-        _ADD_RUN,
-        run_id=plan.run_id,
-        tenant=tenant,
-        plan=text,
-        case_id=plan.case_id,
-        condition=plan.condition.label,
-        system=plan.system.name,
-        repeat=plan.repeat,
-        budget_usd=plan.budget_usd_per_run,
-        shard=shard_of(RunId(plan.run_id)),
-        phase=Phase.QUEUED.value,
-        attempt=0,
-        place=place,
-        queued_at=now,
-        updated_at=now,
-        model=plan.system.model,
-        image=plan.image,
-    )
+    added = add_run(t, tenant, plan, place, now)
     if not added and t.one(_OWNER, run_id_=plan.run_id)[0] != tenant:
         raise UserError(
             f"run {plan.run_id} belongs to another tenant; set `series` to run an equal campaign."
@@ -315,21 +283,13 @@ def _add_plan(
     # The plan of the run serves its first grade; a later grade brings its own panel.
     t.run(
         _ADD_GRADE,
-        run_id=plan.run_id,
-        grade_id=plan.grade_id,
-        plan=None if added else text,
+        **pair(plan),
+        plan=None if added else plan.model_dump_json(),
         state=GradeState.PENDING.value,
         tries=0,
         created_at=now,
     )
-    t.run(
-        _ADD_WANT,
-        tenant=tenant,
-        sweep=name,
-        run_id=plan.run_id,
-        grade_id=plan.grade_id,
-        place=place,
-    )
+    t.run(ADD_WANT, **want(tenant, name, place, plan))
 
 
 def revive(t: Transaction, tenant: str, name: str, now: float) -> None:

@@ -15,9 +15,11 @@ from fde_ray.model.plan import RunPlan
 from fde_ray.model.states import GradeState, Phase, SolveEnd
 
 from . import schema
-from .admission import NOTE_RELEASED
+from .admission import NOTE_RELEASED, WANTED, release
 from .database import Database, Statement, Transaction, among, replacing, updating
-from .sweeps import LOCAL, SWEEP, add_plans, revive, unknown_sweep
+from .planned import want
+from .sweeps import LOCAL, LOCK, SWEEP, add_plans, revive, unknown_sweep
+from .ungraded import match_grades
 
 _SW, _W, _R, _G = schema.sweeps.c, schema.wants.c, schema.runs.c, schema.grades.c
 _HERE = (_W.tenant == b("tenant_")) & (_W.sweep == b("name_"))
@@ -36,9 +38,6 @@ _STANDINGS = Statement(
     .select_from(schema.runs.join(schema.grades, _G.run_id == _R.run_id))
     .where(_R.tenant == b("tenant_"))
 )
-_LOCK = Statement(
-    select(_SW.name).where(_SW.tenant == b("tenant_"), _SW.name == b("name_")).with_for_update()
-)
 _PAIRS = Statement(select(_W.run_id, _W.grade_id).where(_HERE))
 _SET_SPEC = updating(
     schema.sweeps, _SW.tenant == b("tenant_"), _SW.name == b("name_"), columns=("spec",)
@@ -47,12 +46,27 @@ _DROP = Statement(
     delete(schema.wants).where(_HERE, _W.run_id == b("run_id_"), _W.grade_id == b("grade_id_"))
 )
 _PLACE = replacing(schema.wants, "tenant", "sweep", "run_id", "grade_id", "place")
+_IS_RELEASED = exists().where(schema.released.c.run_id == _R.run_id)
+_HOLD_RELEASED = Statement(
+    select(_R.run_id)
+    .where(_R.phase == Phase.QUEUED.value, _IS_RELEASED)
+    .order_by(_R.run_id)
+    .with_for_update()
+)
+"""A sweep that wants one of them meanwhile is seen by a later statement only."""
 _CANCEL = updating(
     schema.runs,
     _R.phase == Phase.QUEUED.value,
-    exists().where(schema.released.c.run_id == _R.run_id),
-    ~exists().where(_W.run_id == _R.run_id),
+    _IS_RELEASED,
+    ~WANTED,
     columns=("phase", "solve_end", "granted_at", "ended_at", "updated_at"),
+)
+_VOID_RELEASED = updating(
+    schema.grades,
+    _G.state == GradeState.PENDING.value,
+    exists().where(schema.released.c.run_id == _G.run_id),
+    exists().where(_R.run_id == _G.run_id, _R.phase == Phase.CANCELLED.value),
+    columns=("state",),
 )
 _EARLY = tuple(
     phase.value for phase in Phase if not phase.is_terminal and phase is not Phase.COMMITTING
@@ -107,7 +121,8 @@ class Versions:
         self, tenant: str, name: str, spec: Mapping[str, Any], plans: Sequence[RunPlan]
     ) -> Replaced:
         """Give a sweep another spec: it keeps the wants that both have, wants what is new, and
-        lets go of the rest, as if cancelled. Runs and grades that are there stay.
+        lets go of the rest, as if cancelled. Runs and grades that are there stay. Of a cancelled
+        sweep nothing is queued: what it wants anew waits, cancelled, until it is resumed.
 
         UserError when there is no such sweep.
         """
@@ -115,7 +130,7 @@ class Versions:
         wanted = {(plan.run_id, plan.grade_id) for plan in plans}
 
         def change(t: Transaction) -> Replaced:
-            t.hold(_LOCK, tenant_=tenant, name_=name)
+            t.hold(LOCK, tenant_=tenant, name_=name)
             row = t.one(SWEEP, tenant_=tenant, name_=name)
             if row is None:
                 raise unknown_sweep(name)
@@ -126,22 +141,27 @@ class Versions:
             t.run(_SET_SPEC, tenant_=tenant, name_=name, spec=text)
             t.run_many(_DROP, [_this(tenant, name, run, grade) for run, grade in gone])
             add_plans(t, tenant, name, plans, now)
-            t.run_many(_PLACE, [_placed(tenant, name, n, plan) for n, plan in enumerate(plans)])
+            t.run_many(_PLACE, [want(tenant, name, n, plan) for n, plan in enumerate(plans)])
             lost = {run for run, _ in gone}
             for plan in plans:
                 if plan.run_id in lost:
                     _serve(t, plan)
-            _release(t, lost, now)
-            revive(t, tenant, name, now)
+            if row[3] == "cancelled":
+                release(t, tenant, name)
+            else:
+                revive(t, tenant, name, now)
+            _let_go(t, lost, now)
+            match_grades(t, tenant, name)
             t.wake(("sweeps",), ("runs",))
             return Replaced(True, len(before & wanted), len(wanted - before), len(gone))
 
         return await self._db.write(change)
 
 
-def _release(t: Transaction, runs: set[str], now: float) -> None:
+def _let_go(t: Transaction, runs: set[str], now: float) -> None:
     """Let drivers stop those of the runs that nobody wants; queued ones end here."""
     t.run_many(NOTE_RELEASED, [{"run_id": run} for run in sorted(runs)])
+    t.hold(_HOLD_RELEASED)
     t.run(
         _CANCEL,
         phase=Phase.CANCELLED.value,
@@ -150,6 +170,7 @@ def _release(t: Transaction, runs: set[str], now: float) -> None:
         ended_at=now,
         updated_at=now,
     )
+    t.run(_VOID_RELEASED, state=GradeState.NONE.value)
 
 
 def _serve(t: Transaction, plan: RunPlan) -> None:
@@ -167,13 +188,3 @@ def _serve(t: Transaction, plan: RunPlan) -> None:
 
 def _this(tenant: str, name: str, run: str, grade: str) -> dict[str, str]:
     return {"tenant_": tenant, "name_": name, "run_id_": run, "grade_id_": grade}
-
-
-def _placed(tenant: str, name: str, place: int, plan: RunPlan) -> dict[str, Any]:
-    return {
-        "tenant": tenant,
-        "sweep": name,
-        "run_id": plan.run_id,
-        "grade_id": plan.grade_id,
-        "place": place,
-    }

@@ -18,7 +18,8 @@ from fde_ray.store.runs import Epoch, LeaseOwner, RunStore
 from fde_ray.store.runs.admission import release
 from fde_ray.store.runs.database import Transaction
 from fde_ray.store.runs.dialects import Dialect
-from fde_ray.store.runs.sweeps import _SET_STATE, _WITHDRAW, LOCAL
+from fde_ray.store.runs.planned import ADD_SWEEP
+from fde_ray.store.runs.sweeps import _SET_STATE, _WITHDRAW, LOCAL, add_plans, revive
 from tests.store.builders import (
     GRADE,
     SHA,
@@ -273,6 +274,52 @@ async def test_a_run_let_go_by_its_last_sweep_is_not_forgotten_meanwhile(stores:
     may_commit.set()
     await asyncio.gather(cancelling, looking)
     assert [run.run_id for run in await second.unwanted_runs()] == [RUN]
+
+
+async def test_nothing_is_tried_again_of_a_sweep_that_was_being_cancelled(stores: Stores) -> None:
+    first, second = stores
+    await first.submit_sweep(LOCAL, "one", {}, [make_plan(1)])
+    lease = await first.take_lease()
+    await first.move_run(RUN, lease.epoch, Phase.QUEUED, Phase.QUARANTINED)
+    has_cancelled, may_commit = threading.Event(), threading.Event()
+
+    def slowly(t: Transaction) -> None:
+        t.run(_SET_STATE, tenant_=LOCAL, name_="one", state="cancelled")
+        release(t, LOCAL, "one")
+        has_cancelled.set()
+        may_commit.wait(5)
+
+    cancelling = asyncio.create_task(first._db.write(slowly))
+    await asyncio.to_thread(has_cancelled.wait, 5)
+    retrying = asyncio.create_task(second.retry_quarantined("one"))
+    await asyncio.sleep(0.3)
+    may_commit.set()
+    assert (await asyncio.gather(cancelling, retrying))[1] == 0
+    assert (await second.run(RUN)).phase is Phase.QUARANTINED
+
+
+async def test_a_run_that_is_let_go_while_another_sweep_begins_to_want_it_stays_queued(
+    stores: Stores,
+) -> None:
+    first, second = stores
+    await first.submit_sweep(LOCAL, "one", {"v": 1}, [make_plan(1)])
+    has_wanted, may_commit = threading.Event(), threading.Event()
+
+    def slowly(t: Transaction) -> None:
+        row = {"tenant": LOCAL, "name": "two", "spec": "{}", "state": "running"}
+        t.run(ADD_SWEEP, **row, created_at=1.0)
+        add_plans(t, LOCAL, "two", [make_plan(1)], 1.0)
+        has_wanted.set()
+        may_commit.wait(5)
+        revive(t, LOCAL, "two", 1.0)
+
+    wanting = asyncio.create_task(first._db.write(slowly))
+    await asyncio.to_thread(has_wanted.wait, 5)
+    replacing = asyncio.create_task(second.replace_sweep(LOCAL, "one", {"v": 2}, []))
+    await asyncio.sleep(0.3)
+    may_commit.set()
+    await asyncio.gather(wanting, replacing)
+    assert (await second.run(RUN)).phase is Phase.QUEUED
 
 
 async def test_no_grant_is_left_of_a_sweep_that_was_being_paused(stores: Stores) -> None:

@@ -9,6 +9,7 @@ from fde_ray.model.states import GradeState, Phase, SolveEnd
 from fde_ray.store.runs import Epoch, RunStore
 from fde_ray.store.runs.sweeps import spec_difference
 from tests.store.builders import GRADE, make_plan, run_id
+from tests.store.runs.admitted import admitted
 
 OTHER_GRADE = "8" * 32
 
@@ -56,7 +57,7 @@ async def test_two_sweeps_share_a_run_and_grade_it_apart(store: RunStore) -> Non
     await store.submit_sweep("local", "one", {}, [make_plan(1)])
     regrading = make_plan(1, grade=OTHER_GRADE, sweep="two")
     await store.submit_sweep("local", "two", {}, [regrading])
-    assert len(await store.runnable(10)) == 1
+    assert len(await admitted(store)) == 1
     assert [g.grade_id for g in await store.grades_of(run_id(1))] == [OTHER_GRADE, GRADE]
     assert await store.plan(run_id(1), OTHER_GRADE) == regrading
     assert await store.plan(run_id(1), GRADE) == make_plan(1) == await store.plan(run_id(1))
@@ -75,12 +76,12 @@ async def test_paused_sweep_admits_nothing_and_keeps_its_live_runs(
     store: RunStore, epoch: Epoch, subject: str
 ) -> None:
     await store.set_sweep_state("demo", "paused")
-    assert await store.runnable(10) == []
+    assert await admitted(store) == []
     assert await store.is_wanted(run_id(1))
     assert await store.unwanted_runs() == []
     assert [task.run.run_id for task in await store.live_runs()] == [run_id(1)]
     await store.set_sweep_state("demo", "running")
-    assert len(await store.runnable(10)) == 2
+    assert len(await admitted(store)) == 2
 
 
 async def test_cancelled_sweep_releases_only_what_nobody_else_wants(
@@ -89,7 +90,7 @@ async def test_cancelled_sweep_releases_only_what_nobody_else_wants(
     await store.submit_sweep("local", "other", {}, [make_plan(2)])
     await store.set_sweep_state("demo", "cancelled")
     assert [r.run_id for r in await store.unwanted_runs()] == [run_id(1), run_id(3)]
-    assert [t.run.run_id for t in await store.runnable(10)] == [run_id(2)]
+    assert await admitted(store) == [run_id(2)]
     assert not await store.is_wanted(run_id(1))
 
 
@@ -100,7 +101,7 @@ async def test_cancelled_runs_are_queued_again_by_resume_and_by_a_new_sweep(
     for n in (1, 2, 3):
         await store.move_run(run_id(n), epoch, Phase.QUEUED, Phase.CANCELLED)
     await store.submit_sweep("local", "other", {}, [make_plan(2)])
-    assert [t.run.run_id for t in await store.runnable(10)] == [run_id(2)]
+    assert await admitted(store) == [run_id(2)]
     await store.set_sweep_state("demo", "running")
     assert await store.phase_counts("demo") == {Phase.QUEUED: 3}
 
@@ -118,17 +119,9 @@ async def test_a_run_that_a_sweep_wants_while_it_is_cancelled_is_queued_again(
     assert view.grade is GradeState.PENDING
 
 
-async def test_runnable_can_be_asked_of_one_sweep(store: RunStore) -> None:
-    await store.submit_sweep("local", "one", {}, [make_plan(1), make_plan(2)])
-    await store.submit_sweep("local", "two", {}, [make_plan(2), make_plan(3)])
-    assert [t.run.run_id for t in await store.runnable(10, "two")] == [run_id(2), run_id(3)]
-    assert await store.runnable(10, "nobody's") == []
-    assert len(await store.runnable(10)) == 3
-
-
-async def test_plan_order_is_kept_and_limits_hold(store: RunStore) -> None:
+async def test_plan_order_is_kept(store: RunStore) -> None:
     await store.submit_sweep("local", "demo", {}, [make_plan(n) for n in (5, 3, 9)])
-    assert [t.run.run_id for t in await store.runnable(2)] == [run_id(5), run_id(3)]
+    assert await admitted(store) == [run_id(5), run_id(3), run_id(9)]
     rows = await store.runs_of_sweep("demo")
     assert [r.run_id for r in rows] == [run_id(5), run_id(3), run_id(9)]
     assert {(r.case_id, r.condition, r.system, r.repeat, r.grade) for r in rows} == {

@@ -102,3 +102,72 @@ async def test_attempts_are_raised_and_never_lowered(store: RunStore, epoch: Epo
     assert not await store.raise_attempt(run_id(1), epoch, Phase.QUEUED, 3)
     assert not await store.raise_attempt(run_id(1), epoch, Phase.SOLVING, 9)
     assert (await store.run(run_id(1))).attempt == 4
+
+
+async def left_alone(store: RunStore) -> set[str]:
+    """Return the queued runs that nobody wants and that no driver is told to end."""
+    told = {run.run_id for run in await store.unwanted_runs()}
+    standings = await store.standings()
+    queued = {run for (run, _), one in standings.items() if one.phase is Phase.QUEUED} - told
+    return {run for run in queued if not await store.is_wanted(run)}
+
+
+async def test_a_cancelled_sweep_that_is_replaced_leaves_nothing_queued(store: RunStore) -> None:
+    await store.submit_sweep("local", "demo", {"v": 1}, [make_plan(1), make_plan(2)])
+    await store.set_sweep_state("demo", "cancelled")
+    done = await store.replace_sweep("local", "demo", {"v": 2}, [make_plan(2), make_plan(3)])
+    assert done == (True, 1, 1, 1)
+    assert {one.phase for one in (await store.standings()).values()} == {Phase.CANCELLED}
+    assert {one.grade for one in (await store.standings()).values()} == {GradeState.NONE}
+    assert await store.unwanted_runs() == []
+    await store.set_sweep_state("demo", "running")
+    runs = await store.runs_of_sweep("demo")
+    assert [(run.run_id, run.phase, run.grade) for run in runs] == [
+        (run_id(n), Phase.QUEUED, GradeState.PENDING) for n in (2, 3)
+    ]
+
+
+async def test_a_live_run_of_a_cancelled_sweep_that_is_replaced_is_still_to_be_stopped(
+    store: RunStore, epoch: Epoch
+) -> None:
+    await store.submit_sweep("local", "demo", {"v": 1}, [make_plan(1), make_plan(2)])
+    for n in (1, 2):
+        await store.open_attempt(run_id(n), epoch, make_inputs(f"{run_id(n)}.1"))
+    await store.set_sweep_state("demo", "cancelled")
+    await store.replace_sweep("local", "demo", {"v": 2}, [make_plan(2)])
+    assert [run.run_id for run in await store.unwanted_runs()] == [run_id(1), run_id(2)]
+
+
+async def test_a_run_that_is_let_go_and_wanted_by_a_cancelled_sweep_alone_is_not_queued(
+    store: RunStore,
+) -> None:
+    for name in ("demo", "other"):
+        await store.submit_sweep("local", name, {"v": 1}, [make_plan(1)])
+    await store.set_sweep_state("other", "cancelled")
+    await store.replace_sweep("local", "demo", {"v": 2}, [])
+    assert (await store.run(run_id(1))).phase is Phase.CANCELLED
+    (run,) = await store.runs_of_sweep("other")
+    assert run.grade is GradeState.NONE
+
+
+async def test_a_run_of_a_cancelled_sweep_that_another_wants_stays_queued(store: RunStore) -> None:
+    for name in ("demo", "other"):
+        await store.submit_sweep("local", name, {"v": 1}, [make_plan(1)])
+    await store.set_sweep_state("demo", "cancelled")
+    await store.replace_sweep("local", "demo", {"v": 2}, [make_plan(1), make_plan(2)])
+    assert (await store.run(run_id(1))).phase is Phase.QUEUED
+    assert (await store.run(run_id(2))).phase is Phase.CANCELLED
+    assert await left_alone(store) == set()
+
+
+async def test_what_a_cancelled_sweep_had_set_aside_is_not_tried_again(
+    store: RunStore, epoch: Epoch
+) -> None:
+    await store.submit_sweep("local", "demo", {"v": 1}, [make_plan(1)])
+    await store.move_run(run_id(1), epoch, Phase.QUEUED, Phase.QUARANTINED)
+    await store.set_sweep_state("demo", "cancelled")
+    assert await store.retry_quarantined("demo") == 0
+    assert await store.retry_quarantined("unknown") == 0
+    assert (await store.run(run_id(1))).phase is Phase.QUARANTINED
+    await store.set_sweep_state("demo", "running")
+    assert await store.retry_quarantined("demo") == 1

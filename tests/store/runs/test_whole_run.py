@@ -16,12 +16,13 @@ from tests.store.builders import (
     make_turn,
     run_id,
 )
+from tests.store.runs.admitted import admitted
 
 
 async def test_run_goes_from_queued_to_done(store: RunStore, epoch: Epoch) -> None:
     run = run_id(1)
     subject = f"{run}.1"
-    assert [task.run.run_id for task in await store.runnable(10)] == [run_id(n) for n in (1, 2, 3)]
+    assert await admitted(store) == [run_id(n) for n in (1, 2, 3)]
     await store.open_attempt(run, epoch, make_inputs(subject))
     await store.record_handle(subject, {"pid": 7})
     assert await store.token_serial(subject, "n1") == 1
