@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -37,8 +37,14 @@ class LedgerLine(Record):
     cost_nanousd: int | None = Field(default=None, ge=0)
     """None = unknown, with the reason beside it."""
     cost_reason: str | None = None
+    model_asked: str | None = None
+    """Another name that an agent said; the run's model was called instead."""
     model_returned: str | None = None
+    shrunk_to: int | None = None
+    """The most output that it might have, where its run's budget made that less."""
     offline: bool = False
+    raw_usage: dict[str, Any] | None = None
+    """As the provider sent it."""
 
     @property
     def key(self) -> tuple[str, int]:
