@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from fde_ray.gateway.app import grade_plane_app, run_plane_app
 from fde_ray.gateway.control import control_plane_app
 from fde_ray.gateway.serve import served_on_socket
+from fde_ray.store.call_parts import CallParts
 
 from .controller import Controller
 from .runtime import Runtime
@@ -41,8 +42,10 @@ async def breathing(runtime: Runtime) -> AsyncIterator[tuple[asyncio.Task[None],
         "liveness": None if elsewhere.run else runtime.run_plane,
         "grading liveness": None if elsewhere.grade else runtime.grade_plane,
     }
-    tasks = tuple(
-        asyncio.create_task(plane.breathe(), name=name) for name, plane in planes.items() if plane
+    parts = CallParts(runtime.store, runtime.objects, runtime.tenant, runtime.clock)
+    tasks = (
+        *(asyncio.create_task(one.breathe(), name=name) for name, one in planes.items() if one),
+        asyncio.create_task(parts.run(), name="calls to the bucket"),
     )
     try:
         yield tasks

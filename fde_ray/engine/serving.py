@@ -27,6 +27,7 @@ from fde_ray.gateway.serve import served_at
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest
 from fde_ray.model.errors import ProviderError, UserError
 from fde_ray.model.profile import Profile
+from fde_ray.store.call_parts import CallParts
 
 from .controller import Controller
 from .home import Home
@@ -134,17 +135,24 @@ class PlaneProcess:
 
     @asynccontextmanager
     async def _living(self) -> AsyncIterator[None]:
-        """Write liveness inside the block, where agents' clocks depend on it."""
+        """Write liveness inside the block, where agents' clocks depend on it, and what calls cost
+        to the bucket."""
         plane = self._plane
         if plane is None or self._serving.kind is PlaneKind.INGEST:
             yield
             return
-        task = asyncio.create_task(plane.breathe(), name="liveness")
+        runtime = self._runtime
+        parts = CallParts(runtime.store, runtime.objects, runtime.tenant, runtime.clock)
+        tasks = (
+            asyncio.create_task(plane.breathe(), name="liveness"),
+            asyncio.create_task(parts.run(), name="calls to the bucket"),
+        )
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _reached(self) -> None:
         """Wait until the store was written to; a breath goes on trying."""

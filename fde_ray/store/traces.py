@@ -108,6 +108,12 @@ class _Call(_Read):
     cost_reason: str | None
     model_returned: str | None
     offline: bool
+    model_asked: str | None = None
+    replica: str | None = None
+    reserved_nanousd: int | None = Field(default=None, ge=0, lt=2**63)
+    owners: str | None = None
+    shrunk_to: int | None = Field(default=None, ge=1, lt=2**63)
+    raw_usage: dict[str, Any] | None = None
 
 
 class _Start(_Read):
@@ -240,6 +246,7 @@ class _Reader:
             if _CALLS.fullmatch(name)
             for call in await self._calls(prefix + name, subject)
         ]
+        calls = once_each(calls)
         started_at = await self._started(subject) if "start.json" in names else None
         return SessionTrace(
             subject,
@@ -404,6 +411,20 @@ class _Reader:
 
 
 RecordT = TypeVar("RecordT", bound=Record)
+
+
+_CERTAINTY = {"started": 0, "ambiguous": 1, "failed": 2, "finished": 2}
+
+
+def once_each(calls: Sequence[CallRow]) -> list[CallRow]:
+    """Return each try once, as its latest row says: parts of replicas and the whole overlap."""
+    found: dict[tuple[str, int], CallRow] = {}
+    for call in calls:
+        key = (call.call_id, call.try_no)
+        known = found.get(key)
+        if known is None or _CERTAINTY[known.state] < _CERTAINTY[call.state]:
+            found[key] = call
+    return list(found.values())
 
 
 def unpacked(data: bytes, limit: int) -> bytes:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import bindparam as b
@@ -15,7 +16,7 @@ from fde_ray.model.chat import ChatReply
 from fde_ray.model.result import CostLine
 
 from . import schema
-from .database import Statement, Transaction
+from .database import Statement, Transaction, finding_all
 from .leases import given_time, lease_time
 from .ledger import LedgerWriter
 from .replicas import Replicas, close_unknown, reaped, recounted, replica
@@ -35,6 +36,12 @@ _TRIES = Statement(
     .select_from(schema.ledger.outerjoin(schema.replies, schema.replies.c.call_id == _C.call_id))
     .where(_C.call_id == b("call_id_"))
     .order_by(_C.try_no)
+)
+_BY_KEY = finding_all(schema.ledger, ("call_id", "try_no"), CallRow._fields)
+_AT_WORK = Statement(
+    select(schema.attempts.c.subject).where(
+        schema.attempts.c.subject == b("subject_"), schema.attempts.c.state != "closed"
+    )
 )
 _DROP_DAYS = Statement(
     schema.ledger.delete().where(
@@ -180,6 +187,27 @@ class Calls(Replicas):
             return closed
 
         return await self._db.write(change)
+
+    def take_ended_calls(self) -> dict[str, list[tuple[str, int]]]:
+        """Return the tries that ended in this process since the last time, by session."""
+        ended, self._ledger.ended = self._ledger.ended, {}
+        return ended
+
+    def keep_ended_calls(self, ended: Mapping[str, list[tuple[str, int]]]) -> None:
+        """Let the next one take these."""
+        for subject, keys in ended.items():
+            self._ledger.ended.setdefault(subject, [])[:0] = keys
+
+    async def calls_at_work(self, subject: str, keys: Sequence[tuple[str, int]]) -> list[CallRow]:
+        """Return these tries of a session; none when it has closed."""
+
+        def query(t: Transaction) -> list[CallRow]:
+            if t.one(_AT_WORK, subject_=subject) is None:
+                return []
+            named = [{"call_id": call_id, "try_no": try_no} for call_id, try_no in sorted(keys)]
+            return [CallRow.of(row) for row in t.find_all(_BY_KEY, named)]
+
+        return await self._db.read(query)
 
     async def drop_calls(self, before_day: str) -> int:
         """Delete the ended calls of the days before one (`2026-11-30`) whose sessions have closed,

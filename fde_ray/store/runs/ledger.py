@@ -31,6 +31,8 @@ from .leases import given_time, lease_time
 from .replicas import RENEW_S, renew
 
 DOUBT_S = 5.0
+MOST_ENDED = 20_000
+"""Sessions whose calls are remembered for export; nobody exports where there are more."""
 _KEYS = ("call_id", "try_no")
 _INSERT = keeping_all(
     schema.ledger,
@@ -151,6 +153,8 @@ class LedgerWriter:
         self._group: GroupCommit[_Item] = GroupCommit(database, self._apply)
         self._open: dict[tuple[str, int], str] = {}
         """The subjects of the tries under way here."""
+        self.ended: dict[str, list[tuple[str, int]]] = {}
+        """The tries that ended here, by session, until somebody takes them."""
         self._is_closed = False
         self._doubts: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._time = time.monotonic
@@ -173,7 +177,10 @@ class LedgerWriter:
     async def finished(self, row: CallFinish) -> None:
         item = _Finish(row)
         await self._group.written(item)
-        self._open.pop(item.key, None)
+        if (subject := self._open.pop(item.key, None)) is not None:
+            self.ended.setdefault(subject, []).append(item.key)
+            if len(self.ended) > MOST_ENDED:
+                del self.ended[next(iter(self.ended))]
 
     def renew(self, t: Transaction, *, is_needed: bool = False) -> None:
         """Renew the lease in a transaction that is written anyway, where calls are under way or
