@@ -80,7 +80,8 @@ class Sessions:
         """Return the serial for a shim's nonce: the same for the same nonce, else the next one.
 
         The greatest serial is the good one. held: the one that this shim has; None = it is new
-        here. Superseded when the session is closed, or another shim came after this one.
+        here. A rebuilt session, which knows of no shim, takes the word of the first one for it.
+        Superseded when the session is closed, or another shim came after this one.
         """
         nonce = storable_text(nonce)
 
@@ -90,10 +91,11 @@ class Sessions:
                 raise Superseded(f"session {subject} is closed")
             if known == nonce:
                 return int(serial)
-            if held is not None:
+            if held is not None and known is not None:
                 raise Superseded(f"another shim has taken over session {subject}")
-            t.run(_NEW_TOKEN, subject_=subject, nonce=nonce, serial=serial + 1)
-            return int(serial) + 1
+            number = int(serial) + 1 if held is None else held
+            t.run(_NEW_TOKEN, subject_=subject, nonce=nonce, serial=number)
+            return number
 
         return await self._db.write(change)
 

@@ -30,6 +30,17 @@ async def test_closed_session_gets_no_token(store: RunStore, epoch: Epoch, subje
         await store.token_serial("nobody.1", "a")
 
 
+async def test_a_session_that_knows_of_no_shim_takes_the_word_of_the_first(
+    store: RunStore, subject: str
+) -> None:
+    """As after a rebuild: the shim lives on, and its tokens are good."""
+    assert await store.token_serial(subject, "a", held=3) == 3
+    assert await store.token_serial(subject, "a", held=3) == 3
+    with pytest.raises(Superseded):
+        await store.token_serial(subject, "b", held=2)
+    assert await store.token_serial(subject, "c") == 4
+
+
 async def test_terminal_run_has_no_live_session(
     store: RunStore, epoch: Epoch, subject: str
 ) -> None:
