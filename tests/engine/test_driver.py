@@ -9,10 +9,11 @@ from pathlib import Path
 from fde_ray.engine.driver import ShardDriver, own_pools
 from fde_ray.engine.inline import ALL_SHARDS
 from fde_ray.engine.runtime import Runtime
-from fde_ray.engine.steward import LONGEST_CALL_S, TIDY_EVERY_S, Steward
+from fde_ray.engine.steward import TIDY_EVERY_S, Steward
 from fde_ray.model.ids import CONTROLLER_SHARD, SHARDS
 from fde_ray.model.states import Phase
 from fde_ray.store.runs import Lease, LeaseOwner
+from tests.chaos.peers import peer
 from tests.engine.drivers import make_spec, make_stage, opened, submitted
 from tests.engine.stage import Agent, delivers
 from tests.engine.virtual import played
@@ -194,14 +195,14 @@ def test_one_lease_of_everything_is_what_the_inline_engine_holds(tmp_path: Path)
 
 def test_the_steward_closes_calls_of_dead_processes(tmp_path: Path) -> None:
     async def main() -> None:
-        async with opened(tmp_path, make_stage()) as runtime:
+        stage = make_stage()
+        async with opened(tmp_path, stage) as runtime:
             steward, now = await stewarded(runtime), runtime.clock.now()
-            for call_id, age_s in (("dead", LONGEST_CALL_S), ("living", 60.0)):
-                began_at = now + TIDY_EVERY_S - age_s
-                start = make_call_start(call_id, f"{run_id(1)}.1", at=began_at)
-                await runtime.store.start_call(start)
-            await runtime.clock.sleep(TIDY_EVERY_S + 1)
-            await steward.step()
+            async with peer(tmp_path, stage) as dying:
+                for call_id, store in (("dead", dying.store), ("living", runtime.store)):
+                    await store.start_call(make_call_start(call_id, f"{run_id(1)}.1", at=now))
+                await runtime.clock.sleep(TIDY_EVERY_S + 1)
+                await steward.step()
             rows = await runtime.store.calls_of(run_id(1))
             assert {r.call_id: r.state for r in rows} == {"dead": "ambiguous", "living": "started"}
 
