@@ -201,8 +201,8 @@ def test_the_steward_closes_calls_of_dead_processes(tmp_path: Path) -> None:
             async with peer(tmp_path, stage) as dying:
                 for call_id, store in (("dead", dying.store), ("living", runtime.store)):
                     await store.start_call(make_call_start(call_id, f"{run_id(1)}.1", at=now))
-                await runtime.clock.sleep(TIDY_EVERY_S + 1)
-                await steward.step()
+            await runtime.clock.sleep(TIDY_EVERY_S + 1)
+            await steward.step()
             rows = await runtime.store.calls_of(run_id(1))
             assert {r.call_id: r.state for r in rows} == {"dead": "ambiguous", "living": "started"}
 
