@@ -112,9 +112,9 @@ def _write(
     folder: Path, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate | None
 ) -> None:
     encoding = serialization.Encoding.PEM
-    secret = key.private_bytes(
-        encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    # The one format of an elliptic key that the API server also takes as the public one.
+    form = serialization.PrivateFormat.TraditionalOpenSSL
+    secret = key.private_bytes(encoding, form, serialization.NoEncryption())
     (folder / f"{name}.key").write_bytes(secret)
     (folder / f"{name}.key").chmod(0o600)
     if certificate is not None:
