@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from fde_ray.model.errors import StoreError, Superseded
@@ -18,7 +19,8 @@ from fde_ray.model.states import GradeState, Phase
 from fde_ray.sandbox.listing import listed, turns_of
 from fde_ray.store.errors import RowMissing
 from fde_ray.store.results import Finding, Mark, read_mark
-from fde_ray.store.runs import AttemptRow, Lease
+from fde_ray.store.runs import AttemptRow, Lease, LeaseKeeper, LeaseTimes
+from fde_ray.store.runs.keeper import SHIPPED
 from fde_ray.store.runs.rows import SweepState
 from fde_ray.store.side_by_side import side_by_side
 from fde_ray.store.traces import RunTrace, read_run
@@ -78,6 +80,10 @@ Watch = Callable[[int, int], None]
 """Is told how many runs were looked through, of how many."""
 
 
+def _unheeded(lease: Lease, reason: str) -> None:
+    """The keeper has told, and the epoch refuses what is still written."""
+
+
 class _Found(NamedTuple):
     trace: RunTrace
     remade: Remade
@@ -85,9 +91,11 @@ class _Found(NamedTuple):
 
 
 class Rebuilder:
-    def __init__(self, runtime: Runtime) -> None:
+    """lease_times: others than the shipped ones only where time itself is scaled."""
+
+    def __init__(self, runtime: Runtime, lease_times: LeaseTimes = SHIPPED) -> None:
         self._runtime, self._store, self._objects = runtime, runtime.store, runtime.objects
-        self._tenant = runtime.tenant
+        self._tenant, self._lease_times = runtime.tenant, lease_times
 
     async def rebuild(self, *, dry_run: bool = False, watch: Watch | None = None) -> Rebuilt:
         """Add every row that the bucket can tell of and the store does not have.
@@ -103,8 +111,7 @@ class Rebuilder:
             return await self._report(sweeps, problems, found, rows, dry_run=dry_run)
         await self._store.refuse_if_held()
         await self._store.raise_incarnation()
-        lease = await self._store.take_lease(shards=ALL_SHARDS)
-        try:
+        async with self._leased() as lease:
             found = await self._restored(missing, sweeps, lease, watch)
             for sweep in sweeps:
                 state = state_of(_fates(sweep, found, rows))
@@ -113,8 +120,21 @@ class Rebuilder:
                 )
             await self._end_leftovers(lease)
             return await self._report(sweeps, problems, found, rows, dry_run=False)
-        finally:
-            await self._released(lease)
+
+    @asynccontextmanager
+    async def _leased(self) -> AsyncIterator[Lease]:
+        """Hold all shards inside the block, for as long as it takes. What is written under a lease
+        that was lost all the same is refused."""
+        runtime, times = self._runtime, self._lease_times
+        keeper = LeaseKeeper(runtime.location, _unheeded, clock=runtime.clock, times=times)
+        async with keeper:
+            lease = await self._store.take_lease(shards=ALL_SHARDS, ttl=times.ttl)
+            keeper.keep(lease)
+            try:
+                yield lease
+            finally:
+                keeper.forget(lease)
+                await self._released(lease)
 
     async def _released(self, lease: Lease) -> None:
         try:

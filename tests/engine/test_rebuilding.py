@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import sqlite3
+import time
 from collections.abc import Iterable
+from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ from fde_ray.model.result import canonical
 from fde_ray.model.specs import SweepSpec
 from fde_ray.model.states import GradeState, Phase
 from fde_ray.store.objects import layout
+from fde_ray.store.runs import LeaseTimes
 from tests.engine.drivers import (
     CASE,
     make_spec,
@@ -36,7 +41,7 @@ from tests.engine.stage import Agent, Stage
 from tests.engine.test_kill_points import MARKER, asks_and_delivers
 from tests.engine.test_kill_points import SPEC as ASKING
 from tests.engine.test_sweeps import until, waiting_for
-from tests.engine.virtual import played
+from tests.engine.virtual import VirtualLoop, played
 
 
 def lose_the_store(home: Path) -> None:
@@ -108,6 +113,43 @@ def test_a_rebuild_of_a_store_that_is_whole_changes_nothing(tmp_path: Path) -> N
             assert (told.runs, told.sweeps, told.incarnation) == (0, (), 1)
 
     played(main)
+
+
+def test_a_rebuild_that_takes_longer_than_a_lease_keeps_it(tmp_path: Path) -> None:
+    quick = LeaseTimes(renew_every=timedelta(milliseconds=20))
+
+    async def main() -> None:
+        async with opened(tmp_path, make_stage()) as runtime:
+            await worked(runtime, await submitted(runtime, make_spec(repeats=2)))
+        lose_the_store(tmp_path)
+        async with opened(tmp_path, make_stage()) as runtime:
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, VirtualLoop)
+            kept: list[bool] = []
+
+            def goes_on_for_long(done: int, of: int) -> None:
+                for _ in range(5):
+                    loop.at += 50  # less than a lease, and in all far more
+                    kept.append(_renewed_within(10, tmp_path, runtime.clock.now()))
+
+            told = await Rebuilder(runtime, quick).rebuild(watch=goes_on_for_long)
+            assert dict(told.fates) == {Fate.DONE: 2}
+            assert kept == [True] * 10
+            assert await runtime.store.lease_holder() is None
+
+    played(main)
+
+
+def _renewed_within(seconds: float, home: Path, now: float) -> bool:
+    """Wait in real time until all shards are held for a while from `now` on."""
+    until = time.monotonic() + seconds
+    with closing(sqlite3.connect(home / "runs.sqlite")) as rows:
+        while time.monotonic() < until:
+            (least,) = rows.execute("SELECT min(expires_at) FROM shards").fetchone()
+            if least > now + 50:
+                return True
+            time.sleep(0.01)
+    return False
 
 
 def test_a_dry_run_tells_and_stores_nothing(tmp_path: Path) -> None:
