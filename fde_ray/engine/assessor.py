@@ -6,6 +6,7 @@ and goes on. The result is written once: the row names its hash first, the objec
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import shutil
@@ -98,11 +99,11 @@ class Assessor:
     async def _tried(self, plan: RunPlan, known: Gradable, stages: Stages) -> bool:
         """Grade once; False = the grade is missing so far and may be tried again."""
         folder = self._runtime.home.scratch / f"{plan.run_id}-{plan.grade_id[:8]}"
-        _cleared(folder)
+        await _cleared(folder)
         try:
             return await self._graded(plan, known, stages, folder)
         finally:
-            _cleared(folder)
+            await _cleared(folder)
 
     async def _graded(self, plan: RunPlan, known: Gradable, stages: Stages, folder: Path) -> bool:
         # The workspace that counts is that of the last attempt.
@@ -286,9 +287,10 @@ class Assessor:
         await self._marks.left(plan.run_id)
 
 
-def _cleared(folder: Path) -> None:
-    if os.path.lexists(folder):
-        shutil.rmtree(folder)
+async def _cleared(folder: Path) -> None:
+    """A workspace may hold a million files: others go on meanwhile."""
+    if os.path.lexists(folder):  # noqa: ASYNC240 - one look costs less than a thread
+        await asyncio.to_thread(shutil.rmtree, folder)
 
 
 def _note(attempt: AttemptRow) -> AttemptNote:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import threading
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from fde_ray.engine.assessor import _cleared
 from fde_ray.engine.controller import Controller
 from fde_ray.model.errors import Refusal, SandboxError
 from fde_ray.model.failures import FailureKind
@@ -357,3 +360,20 @@ def test_a_sandbox_that_fails_the_check_of_a_route_costs_it_no_vote(
     disturbed = played(lambda: main(tmp_path / "disturbed", 2))
     assert canonical(disturbed[0]) == canonical(calm[0])
     assert disturbed[1] == calm[1] == (0 if passthrough else 3)
+
+
+async def test_a_large_workspace_is_cleared_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, threads = tmp_path / "workspace", list[int]()
+    folder.mkdir()
+
+    def cleared(path: Path) -> None:
+        threads.append(threading.get_ident())
+        path.rmdir()
+
+    monkeypatch.setattr(shutil, "rmtree", cleared)
+    await _cleared(folder)
+    await _cleared(folder)
+    assert not folder.exists()
+    assert len(set(threads) - {threading.get_ident()}) == 1
