@@ -59,7 +59,7 @@ def table_of(profile: Profile) -> PriceTable:
 
 
 async def ledger_of(runtime: Runtime, sweep: str) -> AsyncIterator[LedgerLine]:
-    """Yield the rows of a sweep's ledger in the order of their starts."""
+    """Yield the rows of a sweep's ledger, run by run."""
     from fde_ray.model.ledgers import LedgerLine
 
     await runtime.store.sweep(sweep, tenant=runtime.tenant)

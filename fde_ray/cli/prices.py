@@ -270,7 +270,8 @@ async def _stored(profile: Profile, sweep: str) -> list[LedgerLine]:
     from .setting import system
 
     async with system(profile) as runtime:
-        return [line async for line in ledger_of(runtime, sweep)]
+        found = [line async for line in ledger_of(runtime, sweep)]
+    return sorted(found, key=lambda line: line.place)
 
 
 def _write(path: Path, lines: list[RepricedLine]) -> None:

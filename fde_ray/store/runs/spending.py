@@ -1,4 +1,4 @@
-"""What a sweep has cost, read for people: the ledger added up, its rows in pages, its sessions."""
+"""What a sweep has cost, read for people: the ledger added up, its rows, its sessions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
-    tuple_,
 )
 from sqlalchemy import bindparam as b
 from sqlalchemy.sql import ClauseElement
@@ -33,7 +32,8 @@ from .statements import Compiler
 from .sweeps import LOCAL
 
 _L, _W, _A, _R = schema.ledger.c, schema.wants.c, schema.attempts.c, schema.runs.c
-PAGE = 2000
+MOST_PAST_RUNS = 200
+"""The latest that a forecast looks at."""
 
 
 class SessionRow(NamedTuple):
@@ -85,8 +85,11 @@ _THIS_SWEEP = (_W.tenant == b("tenant_")) & (_W.sweep == b("name_"))
 
 
 def _tallies(compiler: Compiler) -> ClauseElement:
+    """Rows of before version 6 hold their tokens in `usage` alone."""
+
     def tokens(name: str) -> Any:
-        return cast(_said(_L.usage, compiler, name), BigInteger)
+        told = cast(_said(_L.usage, compiler, name), BigInteger)
+        return case((_L.usage_source.is_not(None), _L[name]), else_=told)
 
     def some(name: str) -> Any:
         return func.coalesce(tokens(name), 0)
@@ -112,7 +115,9 @@ def _tallies(compiler: Compiler) -> ClauseElement:
         _L.model,
         _L.price_hash,
         _L.state,
-        func.coalesce(_said(_L.usage, compiler, "source"), "unknown").label("source"),
+        func.coalesce(_L.usage_source, _said(_L.usage, compiler, "source"), "unknown").label(
+            "source"
+        ),
         case((_L.cost_nanousd.is_(None), func.coalesce(_L.cost_reason, ""))).label("unpriced"),
     )
     columns = (
@@ -139,16 +144,12 @@ def _place(number: int) -> Any:
 
 _TALLIES = Statement(_tallies)
 _ROW = tuple(_L[name] for name in CallRow._fields)
-_PAGE = Statement(
+_OF_RUN = Statement(
     select(*_ROW)
-    .select_from(_of_sweep())
-    .where(
-        _THIS_SWEEP,
-        tuple_(_L.started_at, _L.call_id, _L.try_no) > tuple_(b("at_"), b("call_"), b("try_")),
-    )
+    .where(_L.run_id == b("run_id_"), or_(_L.grade_id.is_(None), _L.grade_id == b("grade_id_")))
     .order_by(_L.started_at, _L.call_id, _L.try_no)
-    .limit(b("limit_"))
 )
+_WANTED = Statement(select(_W.run_id, _W.grade_id).where(_THIS_SWEEP).order_by(_W.place))
 
 
 def _sessions(compiler: Compiler) -> ClauseElement:
@@ -182,24 +183,30 @@ _NAMES = Statement(
     .group_by(_L.model, _L.model_returned)
     .order_by(_L.model, _L.model_returned)
 )
-_PAST = Statement(
-    select(
-        _R.run_id,
-        _L.grade_id,
-        func.coalesce(func.sum(_L.cost_nanousd), 0),
-        func.sum(case((_L.cost_nanousd.is_(None), 1), else_=0)),
-    )
-    .select_from(schema.runs.join(schema.ledger, _L.run_id == _R.run_id))
+_DONE = (
+    select(_R.run_id)
     .where(
         _R.tenant == b("tenant_"),
         _R.phase == Phase.DONE.value,
         _R.system == b("system_"),
         _R.condition == b("condition_"),
         _R.model == b("model_"),
-        _L.state != "failed",
     )
-    .group_by(_R.run_id, _L.grade_id)
-    .order_by(_R.run_id, _L.grade_id)
+    .order_by(_R.ended_at.desc(), _R.run_id)
+    .limit(MOST_PAST_RUNS)
+    .subquery()
+)
+_PAST = Statement(
+    select(
+        _L.run_id,
+        _L.grade_id,
+        func.coalesce(func.sum(_L.cost_nanousd), 0),
+        func.sum(case((_L.cost_nanousd.is_(None), 1), else_=0)),
+    )
+    .select_from(_DONE.join(schema.ledger, _L.run_id == _DONE.c.run_id))
+    .where(_L.state != "failed")
+    .group_by(_L.run_id, _L.grade_id)
+    .order_by(_L.run_id, _L.grade_id)
 )
 
 
@@ -215,17 +222,13 @@ class SpendingReads:
         return await self._db.read(query)
 
     async def calls_of_sweep(
-        self, name: str, *, tenant: str = LOCAL, page: int = PAGE
+        self, name: str, *, tenant: str = LOCAL
     ) -> AsyncIterator[list[CallRow]]:
-        """Yield the ledger rows of the sweep in the order of their starts, in pages."""
-        after = (-1.0, "", 0)
-        while True:
-            query = partial(_page, name=name, tenant=tenant, after=after, page=page)
-            rows = await self._db.read(query)
-            if not rows:
-                return
-            yield rows
-            after = rows[-1].started_at, rows[-1].call_id, rows[-1].try_no
+        """Yield the ledger rows of the sweep, those of one run at a time."""
+        wanted = await self._db.read(lambda t: t.all(_WANTED, tenant_=tenant, name_=name))
+        for run_id, grade_id in wanted:
+            query = partial(_calls_of_run, run_id=run_id, grade_id=grade_id)
+            yield await self._db.read(query)
 
     async def sessions_of_sweep(self, name: str, *, tenant: str = LOCAL) -> list[SessionRow]:
         """Return every attempt and extraction try of what the sweep wants."""
@@ -242,7 +245,7 @@ class SpendingReads:
     async def past_costs(
         self, system: str, model: str, condition: str, *, tenant: str = LOCAL
     ) -> list[PastCost]:
-        """Return what done runs of this system, model and condition cost, of any sweep."""
+        """Return what the latest done runs of a system cost, whatever sweep they are of."""
         rows = await self._db.read(
             lambda t: t.all(
                 _PAST, tenant_=tenant, system_=system, model_=model, condition_=condition
@@ -251,11 +254,8 @@ class SpendingReads:
         return [PastCost(row[0], row[1], int(row[2]), int(row[3])) for row in rows]
 
 
-def _page(
-    t: Transaction, *, name: str, tenant: str, after: tuple[float, str, int], page: int
-) -> list[CallRow]:
-    at, call, try_no = after
-    rows = t.all(_PAGE, tenant_=tenant, name_=name, at_=at, call_=call, try_=try_no, limit_=page)
+def _calls_of_run(t: Transaction, *, run_id: str, grade_id: str) -> list[CallRow]:
+    rows = t.all(_OF_RUN, run_id_=run_id, grade_id_=grade_id)
     return [CallRow.of(row) for row in rows]
 
 

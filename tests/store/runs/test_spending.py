@@ -9,7 +9,8 @@ from fde_ray.metering.calls import CallFinish, CallOutcome
 from fde_ray.model.chat import Usage
 from fde_ray.model.ledgers import LedgerLine
 from fde_ray.model.states import Phase, Role
-from fde_ray.store.runs import CallRow, Epoch, RunStore
+from fde_ray.store.runs import CallRow, Epoch, RunStore, schema
+from fde_ray.store.runs.database import updating
 from tests.store.builders import (
     GRADE,
     make_call_finish,
@@ -70,22 +71,30 @@ async def fill(store: RunStore, calls: int) -> None:
 
 async def test_the_sums_of_the_database_are_those_over_the_rows(store: RunStore) -> None:
     await fill(store, 300)
-    rows = [row async for page in store.calls_of_sweep("demo", page=7) for row in page]
+    rows = [row async for page in store.calls_of_sweep("demo") for row in page]
     assert merged(await store.tallies_of_sweep("demo")) == merged(map(tally_of, map(line_of, rows)))
     assert await store.tallies_of_sweep("nobody") == []
 
 
-async def test_pages_give_every_row_of_the_sweep_once_in_the_order_of_their_starts(
-    store: RunStore,
-) -> None:
+async def test_rows_of_an_earlier_version_are_added_up_alike(store: RunStore) -> None:
+    await fill(store, 100)
+    before = merged(await store.tallies_of_sweep("demo"))
+    names = ("usage_source", "cached_tokens", "reasoning_tokens")
+    names += ("cache_write_5m_tokens", "cache_write_1h_tokens")
+    old = updating(schema.ledger, columns=names)
+    await store._db.write(lambda t: t.run(old, **dict.fromkeys(names)))
+    assert merged(await store.tallies_of_sweep("demo")) == before
+
+
+async def test_every_row_of_the_sweep_is_given_once_run_by_run(store: RunStore) -> None:
     await fill(store, 60)
-    rows = [row async for page in store.calls_of_sweep("demo", page=1) for row in page]
-    places = [line_of(row).place for row in rows]
-    assert places == sorted(set(places))
-    whole = [row async for page in store.calls_of_sweep("demo") for row in page]
-    assert rows == whole
-    assert {row.run_id for row in rows} == {run_id(n) for n in range(3)}
-    assert {row.grade_id for row in rows} == {None, GRADE}
+    pages = [page async for page in store.calls_of_sweep("demo")]
+    assert [{row.run_id for row in page} for page in pages] == [{run_id(n)} for n in range(3)]
+    for page in pages:
+        places = [line_of(row).place for row in page]
+        assert places == sorted(set(places))
+    assert {row.grade_id for page in pages for row in page} == {None, GRADE}
+    assert [page async for page in store.calls_of_sweep("nobody")] == []
 
 
 async def test_sessions_tell_what_their_sandbox_may_use(store: RunStore, epoch: Epoch) -> None:
