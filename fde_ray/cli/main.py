@@ -22,6 +22,7 @@ from . import (
     results,
     run,
     serve,
+    standing,
     steering,
     store,
     sweep,
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 app.command(name="demo")(demo.demo)
 sweep.app.command(name="diff")(comparing.diff)
+sweep.app.command(name="status")(standing.status)
 sweep.app.command(name="pause")(steering.pause)
 sweep.app.command(name="cancel")(steering.cancel)
 sweep.app.command(name="set")(steering.set_policy)

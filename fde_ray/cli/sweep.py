@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,6 @@ from .setting import (
 )
 
 if TYPE_CHECKING:
-    from fde_ray.engine.controller import SweepStatus
     from fde_ray.model.profile import Profile
     from fde_ray.model.specs import SweepSpec
 
@@ -178,53 +177,6 @@ def resume(
     finish(wait_for(work, go_on=go_on), name, json_=json_)
 
 
-@app.command()
-def status(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="SWEEP", help="A sweep; none = all of them.", show_default=False),
-    ] = None,
-    profile: ProfileOption = None,
-    json_: JsonOption = False,
-) -> None:
-    """Show how far sweeps are.
-
-    Examples:
-
-      fde-ray sweep status
-
-      fde-ray sweep status my-sweep --json
-    """
-    from .output import emit_json, note, program, table
-    from .setting import profile_from, wait_for
-
-    found = wait_for(_statuses(profile_from(profile), name))
-    rows = [status_row(one) for one in found]
-    if json_:
-        emit_json(rows)
-        return
-    if not rows:
-        note(f"no sweep yet; start with: {program()} demo")
-        return
-    header = ["sweep", "state", "runs", "ended", "phases", "grades"]
-    table(
-        header,
-        [
-            [
-                row["sweep"],
-                "finished" if row["finished"] else row["state"],
-                str(row["planned"]),
-                str(row["ended"]),
-                " ".join(f"{k}:{v}" for k, v in row["phases"].items()),
-                " ".join(f"{k}:{v}" for k, v in row["grades"].items()),
-            ]
-            for row in rows
-        ],
-    )
-    for notice in sorted({notice for row in rows for notice in row["notices"]}):
-        note(notice)
-
-
 def chosen_spec(
     name: str, cases: list[str] | None, profile: Profile, *, only_available: bool
 ) -> SweepSpec:
@@ -252,22 +204,6 @@ def narrowed(spec: SweepSpec, cases: list[str] | None) -> SweepSpec:
     return spec.evolve(cases=tuple(cases), name=f"{spec.name[:40]}-{'-'.join(cases)[:20]}")
 
 
-def status_row(status: SweepStatus) -> dict[str, Any]:
-    phases, grades = status.phases, status.grades
-    return {
-        "sweep": status.sweep.name,
-        "state": status.sweep.state,
-        "planned": len(status.runs),
-        "ended": status.ended,
-        "to_grade": status.to_grade,
-        "finished": status.is_finished,
-        "complete": status.is_complete,
-        "notices": list(status.notices),
-        "phases": {phase.value: count for phase, count in phases.items()},
-        "grades": {grade.value: count for grade, count in grades.items()},
-    }
-
-
 async def _show(profile: Profile, spec: SweepSpec, *, json_: bool) -> None:
     from .comparing import show_comparison
     from .planning import show_plan
@@ -292,14 +228,3 @@ async def _stored(profile: Profile, spec: SweepSpec) -> bool:
         if new:
             await controller.pause(spec.name)
         return new
-
-
-async def _statuses(profile: Profile, name: str | None) -> list[SweepStatus]:
-    from fde_ray.engine.controller import Controller
-
-    from .setting import system
-
-    async with system(profile) as runtime:
-        controller = Controller(runtime)
-        names = [name] if name else [sweep.name for sweep in await runtime.store.sweeps()]
-        return [await controller.status(one) for one in names]

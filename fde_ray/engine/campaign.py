@@ -19,6 +19,10 @@ from .inline import inline_engine
 from .runtime import Runtime
 
 LOOK_S = 0.5
+FOLLOW_S = 2.0
+"""Between two looks at what another process does."""
+NOBODY_S = 10.0
+"""So long may nobody be at work, as between a restart and its first lease."""
 
 
 class Engine(Protocol):
@@ -52,6 +56,13 @@ class Progress(NamedTuple):
 
 
 Watch = Callable[[Progress], None]
+
+
+class Followed(NamedTuple):
+    """Sweeps at the end of a watch. is_settled False = nobody is at work on them."""
+
+    statuses: tuple[SweepStatus, ...]
+    is_settled: bool
 
 
 async def carried_out(
@@ -111,6 +122,25 @@ async def _ray_engine(
 
         async with ray_engine(runtime, starting) as engine:
             yield engine
+
+
+async def followed(runtime: Runtime, names: Sequence[str], watch: Watch) -> Followed:
+    """Watch sweeps that other processes carry out, until nothing is left to do for them or nobody
+    has been at work for NOBODY_S."""
+    controller, store, clock = Controller(runtime), runtime.store, runtime.clock
+    began = seen_at = clock.now()
+    while True:
+        # A store that is away for now is waited for.
+        with contextlib.suppress(StoreError):
+            watch(await progress_of(controller, names, clock.now() - began))
+            is_settled = all([await controller.is_settled(name) for name in names])
+            if await store.lease_holder() is not None:
+                seen_at = clock.now()
+            if is_settled or clock.now() - seen_at >= NOBODY_S:
+                return Followed(
+                    tuple([await controller.status(name) for name in names]), is_settled
+                )
+        await clock.sleep(FOLLOW_S)
 
 
 async def progress_of(controller: Controller, names: Sequence[str], elapsed_s: float) -> Progress:

@@ -24,6 +24,7 @@ exit_code(sys.argv[1:])
 print(*sys.modules)
 """
 ALL = dict(commands(typer.main.get_command(app), "fde-ray"))
+SILENT = {"user revoke", *(f"remote {action}" for action in ("pause", "resume", "cancel"))}
 LEAVES = {path: command for path, command in ALL.items() if not hasattr(command, "commands")}
 
 
@@ -71,7 +72,7 @@ def test_every_option_is_explained(path: str) -> None:
 
 @pytest.mark.parametrize("path", LEAVES)
 def test_every_reading_command_can_print_json(path: str) -> None:
-    if path.startswith("fde-ray serve "):
+    if path.removeprefix("fde-ray ") in SILENT or path.startswith("fde-ray serve "):
         return
     options: list[Any] = [option for p in LEAVES[path].params for option in p.opts]
     assert "--json" in options

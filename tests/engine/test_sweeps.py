@@ -15,7 +15,15 @@ from pathlib import Path
 import pytest
 
 from fde_ray.analysis.tables import run_rows
-from fde_ray.engine.campaign import LOOK_S, Progress, _watched, carried_out, progress_of
+from fde_ray.engine.campaign import (
+    LOOK_S,
+    NOBODY_S,
+    Progress,
+    _watched,
+    carried_out,
+    followed,
+    progress_of,
+)
 from fde_ray.engine.controller import Controller
 from fde_ray.engine.findings import findings_of
 from fde_ray.engine.planning import Planner, plan_sweep
@@ -135,6 +143,37 @@ def test_a_store_that_is_away_for_a_look_at_progress_ends_no_sweep(tmp_path: Pat
             await asyncio.gather(watching, return_exceptions=True)
             assert watching.cancelled()
             assert len(seen) >= 2
+
+    played(main)
+
+
+def test_a_sweep_that_another_process_carries_out_can_be_followed_to_its_end(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, make_stage()) as runtime:
+            names = await submitted(runtime, make_spec(repeats=2))
+            seen: list[Progress] = []
+            following = asyncio.create_task(followed(runtime, names, seen.append))
+            await asyncio.sleep(1)
+            await worked(runtime, names)
+            end = await following
+            assert (end.is_settled, end.statuses[0].is_complete) == (True, True)
+            assert [one.finished for one in (seen[0], seen[-1])] == [0, 2]
+
+    played(main)
+
+
+def test_who_follows_a_sweep_on_which_nobody_is_at_work_does_not_wait_for_ever(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, make_stage()) as runtime:
+            names = await submitted(runtime, make_spec())
+            began = runtime.clock.now()
+            end = await followed(runtime, names, lambda _: None)
+            assert (end.is_settled, end.statuses[0].ended) == (False, 0)
+            assert runtime.clock.now() - began < 2 * NOBODY_S
 
     played(main)
 
