@@ -11,6 +11,7 @@ import typer
 from .setting import JsonOption, ProfileOption
 
 if TYPE_CHECKING:
+    from fde_ray.metering.compute_prices import ComputePriceTable
     from fde_ray.metering.prices import PriceTable
     from fde_ray.metering.quotes import Quote
     from fde_ray.metering.repricing import RepricedLine
@@ -71,12 +72,21 @@ def check(
         ),
     ] = None,
     prices: TableOption = None,
+    nodes: Annotated[
+        Path | None,
+        typer.Option(
+            "--nodes",
+            metavar="FILE",
+            help="A price table of nodes to check too; default: the profile's `compute: {prices}`.",
+            show_default=False,
+        ),
+    ] = None,
     profile: ProfileOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Check a table, and that it prices every model of a sweep. Exit code 1: a model has no price.
 
-    Example: fde-ray prices check --prices my_prices.yaml
+    Example: fde-ray prices check --prices my_prices.yaml --nodes my_nodes.yaml
 
     Example: fde-ray prices check main
     """
@@ -88,6 +98,7 @@ def check(
     from .setting import spec_from
 
     found, now = _table(prices, profile), _now()
+    machines = _nodes(nodes, profile)
     doubtful = doubts(found, datetime.fromtimestamp(now, UTC).date())
     lacking = [] if spec is None else unpriced_in(spec_from(spec).spec, found, now)
     if json_:
@@ -96,12 +107,20 @@ def check(
                 "version": found.version,
                 "hash": found.hash,
                 "models": len(found.models),
+                "nodes": {
+                    "version": machines.version,
+                    "hash": machines.hash,
+                    "types": len(machines.nodes),
+                },
                 "doubts": [one._asdict() for one in doubtful],
                 "unpriced": [one._asdict() for one in lacking],
             }
         )
     else:
         say(f"table {found.version} is well formed: {len(found.models)} models, hash {found.hash}")
+        if machines.nodes:
+            kinds = f"{len(machines.nodes)} types, hash {machines.hash}"
+            say(f"table of nodes {machines.version} is well formed: {kinds}")
         for doubt in doubtful:
             say(f"look at {doubt.model}: {doubt.text}")
         if lacking:
@@ -231,6 +250,15 @@ def _table(path: Path | None, profile: Path | None) -> PriceTable:
     from .setting import profile_from
 
     return table_of(profile_from(profile)) if path is None else load_prices(path)
+
+
+def _nodes(path: Path | None, profile: Path | None) -> ComputePriceTable:
+    from fde_ray.metering.compute_prices import load_compute_prices
+
+    from .setting import profile_from
+
+    named = profile_from(profile).compute.prices if path is None else str(path)
+    return load_compute_prices(Path(named).expanduser() if named else None)
 
 
 def _now() -> float:

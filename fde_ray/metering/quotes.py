@@ -174,6 +174,9 @@ class Quote(Record):
         return self.per_million.overlaid(max(fitting, key=lambda tier: tier.prompt_tokens_over))
 
 
+_NOTHING = Quote()
+
+
 class Price(Quote):
     """A model: one quote, or several under `dated`, each from its own day on."""
 
@@ -187,7 +190,7 @@ class Price(Quote):
             if not self.is_complete:
                 raise ValueError("a price needs input, output and its source")
             return self
-        if self.model_fields_set & set(Quote.model_fields):
+        if any(getattr(self, name) != getattr(_NOTHING, name) for name in Quote.model_fields):
             raise ValueError("with `dated`, every price stands there")
         if not all(quote.is_complete for quote in self.dated):
             raise ValueError("a price needs input, output and its source")

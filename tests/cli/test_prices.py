@@ -79,6 +79,22 @@ def test_check_of_a_table_points_at_slips_and_names_the_line_of_a_fault(
     assert cli("prices", "check", "--prices", tmp_path / "nowhere.yaml").code == 2
 
 
+def test_check_reads_the_table_of_nodes_too(
+    empty_home: Path, cli: CommandLine, tmp_path: Path
+) -> None:
+    nodes = tmp_path / "nodes.yaml"
+    text = "version: n.1\ncurrency: USD\nnodes:\n- {provider: acme, instance_type: big, cpus: 8, "
+    nodes.write_text(text + 'memory: 32GiB, per_hour: "0.48", source: price list}\n')
+    assert "table of nodes n.1 is well formed" in cli("prices", "check", "--nodes", nodes).out
+    profile = tmp_path / "profile.yaml"
+    profile.write_text(f"compute: {{prices: {nodes}}}")
+    found = cli("prices", "check", "--profile", profile, "--json").json["nodes"]
+    assert (found["version"], found["types"]) == ("n.1", 1)
+    nodes.write_text(text + "memory: 32GiB, per_hour: 0.48, source: price list}\n")
+    ended = cli("prices", "check", "--nodes", nodes)
+    assert (ended.code, "quoted text" in ended.err) == (2, True)
+
+
 def test_diff_shows_each_value_that_differs(
     empty_home: Path, cli: CommandLine, tmp_path: Path, priced: Path
 ) -> None:

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fde_ray.metering.prices import load_prices
+from fde_ray.metering.prices import PriceTable, load_prices
 from fde_ray.model.chat import Usage
 from fde_ray.model.documents import parse_document
 from fde_ray.model.errors import SpecError
@@ -187,6 +187,14 @@ def test_the_hour_of_the_call_decides_where_a_vendor_has_peak_rates(tmp_path: Pa
     assert at("2026-11-30T04:00:00") == 4_500_000
     assert at("2026-11-30T23:59:59") == 7_500_000
     assert at("2026-12-01T02:00:00") == 4_500_000  # a Tuesday
+
+
+def test_a_table_can_be_written_down_and_read_again() -> None:
+    shipped = SHIPPED()
+    assert PriceTable.model_validate(shipped.jsonable()) == shipped
+    changed = shipped.evolve(version="mine.1")
+    assert changed.models == shipped.models
+    assert changed.hash != shipped.hash
 
 
 def test_the_hash_is_of_what_a_table_says(tmp_path: Path) -> None:
