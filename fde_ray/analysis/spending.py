@@ -372,5 +372,3 @@ def _warnings(total: SpendGroup) -> Iterable[str]:
         yield f"the cost of {unknown:,} calls is unknown; sums without them are lower bounds"
     if total.llm.open:
         yield f"{total.llm.open:,} calls have not ended and are in no sum"
-    for reason in total.compute.unknown_reasons:
-        yield f"compute is unknown: {reason}"

@@ -72,6 +72,8 @@ def cost(
         _show(summary)
     for warning in summary.warnings:
         note(warning)
+    for reason in summary.total.compute.unknown_reasons:
+        note(f"compute is unknown: {reason}")
 
 
 class _Read(NamedTuple):

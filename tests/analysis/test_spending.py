@@ -207,10 +207,13 @@ def test_tokens_that_do_not_reconcile_are_counted_as_unknown() -> None:
 
 
 def test_compute_of_unknown_cost_says_why() -> None:
-    summary = summarised(spending(sessions=[session("a.1", None), session("c.1", 5)]))
+    found = spending(sessions=[session("a.1", None), session("c.1", 5)])
+    summary = summarised(found)
     assert summary.total.compute.nanousd.value is None
     assert summary.total.compute.nanousd.known == 5
-    assert "compute is unknown: the profile gives this machine no rate" in summary.warnings
+    reason = "the profile gives this machine no rate"
+    assert summary.total.compute.unknown_reasons == (reason,)
+    assert f"Compute is unknown: {reason}." in cost_html(found)
 
 
 def test_small_amounts_are_shown_with_the_digits_that_they_need() -> None:
