@@ -21,10 +21,10 @@ _V1_HOME = "pids"
 
 
 def tree_roots(root: Path = ROOT) -> list[Path]:
-    """Return the lab's folder in each hierarchy that has controllers."""
+    """Return the lab's folder in each hierarchy, the one without controllers included."""
     if (root / "cgroup.controllers").exists():
         return [root / NAME]
-    found = [folder for folder in sorted(root.iterdir()) if (folder / "tasks").exists()]
+    found = [folder for folder in sorted(root.iterdir()) if (folder / "cgroup.procs").exists()]
     return [folder / NAME for folder in found if not folder.is_symlink()]
 
 

@@ -17,8 +17,8 @@ V1 = ("cpu", "memory", "pids", "systemd")
 def v1(tmp_path: Path) -> Path:
     for name in V1:
         (tmp_path / name).mkdir()
-        (tmp_path / name / "tasks").touch()
-    (tmp_path / "unified").mkdir()
+        (tmp_path / name / "cgroup.procs").touch()
+    (tmp_path / "not-a-hierarchy").mkdir()
     return tmp_path
 
 
@@ -34,7 +34,7 @@ def test_version_1_has_a_group_in_each_hierarchy_and_daemons_in_one(v1: Path) ->
     procs = cgroups.make_groups(v1)
     assert procs == v1 / "pids" / NAME / "daemons" / "cgroup.procs"
     assert all((v1 / name / NAME).is_dir() for name in V1)
-    assert not (v1 / "unified" / NAME).exists()
+    assert not (v1 / "not-a-hierarchy" / NAME).exists()
 
 
 def test_version_2_has_one_group_with_every_controller(v2: Path) -> None:
