@@ -104,7 +104,7 @@ class LiteLLM:
         sdk = self._sdk or await asyncio.to_thread(load_sdk)
         terms = {
             **address_of(self._endpoint, request.model, request.dialect),
-            "api_key": None if key is None else key.reveal(),
+            "api_key": self._key_for_sdk(key),
             "timeout": self._endpoint.timeout,
             "num_retries": 0,
             "max_retries": 0,
@@ -123,7 +123,7 @@ class LiteLLM:
         try:
             return await sdk.acompletion(
                 **address_of(self._endpoint, request.model, "chat"),
-                api_key=None if key is None else key.reveal(),
+                api_key=self._key_for_sdk(key),
                 timeout=self._endpoint.timeout,
                 num_retries=0,
                 max_retries=0,
@@ -134,6 +134,12 @@ class LiteLLM:
             )
         except Exception as error:
             raise self._failure(error, key, uncertain=False) from error
+
+    def _key_for_sdk(self, key: ApiKey | None) -> str | None:
+        if key is not None:
+            return key.reveal()
+        # The SDK would send a key of the environment to an address that is not its owner's.
+        return None if self._endpoint.base_url is None else "none"
 
     def _failure(self, error: Exception, key: ApiKey | None, *, uncertain: bool) -> ProviderError:
         status = getattr(error, "status_code", None)
