@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Literal, NamedTuple, TypeAlias
 
+from pydantic import Field
+
 from fde_ray.model.base import Record
 from fde_ray.model.chat import Usage
 from fde_ray.model.errors import UserError
@@ -75,7 +77,7 @@ class GroupForecast(Record):
 class Forecast(Record):
     """Of model calls. The whole is known as far as every group is."""
 
-    schema_: Literal["fde_ray.forecast/1"] = "fde_ray.forecast/1"
+    schema_: Literal["fde_ray.forecast/1"] = Field(alias="schema", default="fde_ray.forecast/1")
     price_hash: str
     groups: tuple[GroupForecast, ...]
     amount: Amount | None

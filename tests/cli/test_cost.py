@@ -121,6 +121,7 @@ def test_the_plan_forecasts_from_past_runs_or_from_what_is_assumed(
     assert "--assume agent=" in nothing.err
     assert cli("sweep", "plan", spec, "--json").json["forecast"]["amount"] is None
     assumed = cli("sweep", "plan", spec, "--assume", "agent=1M-2M/0-100k", "--json").json
+    assert assumed["forecast"]["schema"] == "fde_ray.forecast/1"
     assert assumed["forecast"]["groups"][0]["basis"] == "assumptions"
     assert assumed["forecast"]["amount"] == {
         "low_nanousd": 2_800_000_000,
