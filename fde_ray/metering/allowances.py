@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from fde_ray.model.chat import Bill
@@ -68,15 +68,16 @@ class Allowances:
         `waiting` hears of a wait for what others hold. Refusal 402 when the spent part forbids it.
         """
         shares: list[Share] = []
-        async with AsyncExitStack() as stack:
+        try:
             for limited in limits:  # in one order for all, so that nobody waits in a ring
                 purse = self._purse(limited)
                 if not purse.take(amount, self._clock.now()):
                     await self._patiently(purse.taken(amount), waiting)
-                share = Share(purse, amount)
-                stack.callback(share.settle, 0)
-                shares.append(share)
+                shares.append(Share(purse, amount))
             yield shares
+        finally:
+            for share in shares:
+                share.settle(0)
 
     async def aclose(self) -> None:
         """Tell what was spent, and give all chunks back."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from fde_ray.model.chat import Bill
@@ -73,14 +73,26 @@ class Budgets:
             yield NoHold(request, self._store)
             return
         owners = tuple(limited.owner for limited in limits)
-        async with AsyncExitStack() as stack:
-            shares: Sequence[Share] = ()
-            if allowances is not None:
-                shares = await stack.enter_async_context(allowances.held(limits, amount, waiting))
-            terms = _Terms(bill, limit_nanousd, owners, request.max_output_tokens, waiting)
-            hold = _MoneyHold(self, terms, bounded, amount, shares)
-            stack.push_async_callback(hold.leave)
+        terms = _Terms(bill, limit_nanousd, owners, request.max_output_tokens, waiting)
+        if allowances is None or not limits:
+            async with self._money(terms, bounded, amount, ()) as hold:
+                yield hold
+            return
+        async with (
+            allowances.held(limits, amount, waiting) as shares,
+            self._money(terms, bounded, amount, shares) as hold,
+        ):
             yield hold
+
+    @asynccontextmanager
+    async def _money(
+        self, terms: _Terms, request: ModelRequest, amount: int, shares: Sequence[Share]
+    ) -> AsyncIterator[Hold]:
+        hold = _MoneyHold(self, terms, request, amount, shares)
+        try:
+            yield hold
+        finally:
+            await hold.leave()
 
     async def aclose(self) -> None:
         """Give back what is held of shared budgets."""
@@ -229,11 +241,15 @@ class _MoneyHold:
         if request is not self._request:
             amount = self._budgets.amount_of(request)
         short = await self._budgets.started(
-            row.evolve(
-                reserved_nanousd=amount,
-                budget_nanousd=terms.limit,
-                owners=terms.owners,
-                shrunk_to=None if bound == terms.asked else bound,
+            # Values of ours, each of its type: checking the whole row again costs as much as all
+            # else here.
+            row.model_copy(
+                update={
+                    "reserved_nanousd": amount,
+                    "budget_nanousd": terms.limit,
+                    "owners": terms.owners,
+                    "shrunk_to": None if bound == terms.asked else bound,
+                }
             )
         )
         if short is None:

@@ -16,7 +16,8 @@ from fde_ray.model.chat import ChatReply
 from fde_ray.model.result import CostLine
 
 from . import schema
-from .database import Statement, Transaction, finding_all
+from .database import Bulk, Statement, Transaction, finding_all
+from .grouping import GroupCommit
 from .leases import given_time, lease_time
 from .ledger import LedgerWriter
 from .replicas import Replicas, close_unknown, reaped, recounted, replica
@@ -25,18 +26,17 @@ from .sweeps import LOCAL
 
 _C, _W = schema.ledger.c, schema.wants.c
 _ROW = tuple(_C[name] for name in CallRow._fields)
-_TRIES = Statement(
-    select(
-        _C.try_no,
-        _C.request_hash,
-        _C.state,
-        _C.replica,
-        func.coalesce(schema.replies.c.reply, _C.reply),
-    )
-    .select_from(schema.ledger.outerjoin(schema.replies, schema.replies.c.call_id == _C.call_id))
-    .where(_C.call_id == b("call_id_"))
-    .order_by(_C.try_no)
+_KNOWN = (
+    'ledger."call_id", ledger."try_no", ledger."request_hash", ledger."state", ledger."replica",'
+    " coalesce(replies.reply, ledger.reply)"
+    " FROM ledger LEFT JOIN replies ON replies.call_id = ledger.call_id"
 )
+_TRIES = Bulk(
+    f'SELECT {_KNOWN} WHERE ledger."call_id" = ?',
+    f'SELECT {_KNOWN} JOIN unnest($1::text[]) AS v("call_id") ON v."call_id" = ledger."call_id"',
+    ("call_id",),
+)
+LOOK_WINDOW_S = 0.002
 _BY_KEY = finding_all(schema.ledger, ("call_id", "try_no"), CallRow._fields)
 _AT_WORK = Statement(
     select(schema.attempts.c.subject).where(
@@ -108,6 +108,7 @@ _BY_SWEEP = Statement(
 
 class Calls(Replicas):
     _ledger: LedgerWriter
+    _looks: GroupCommit[str]
 
     async def start_call(self, row: CallStart) -> Short | None:
         """Write the row before the call goes out, and reserve what its budget holds for it; a
@@ -126,28 +127,33 @@ class Calls(Replicas):
 
     async def known_call(self, call_id: str) -> KnownCall | None:
         """Return what is known of a call id, with its reply unless that was pruned."""
-        at = given_time(self._clock)
+        found: KnownCall | None = await self._looks.written(call_id)
+        return found
 
-        def query(t: Transaction) -> KnownCall | None:
-            rows = t.all(_TRIES, call_id_=call_id)
-            if not rows:
-                return None
-            number, digest, state, boot, _ = rows[-1]
-            reply = next((row[4] for row in rows if row[4] is not None), None)
-            is_elsewhere = (
-                state == "started"
-                and boot not in (None, self.boot)
-                and (other := replica(t, boot)) is not None
-                and not self.is_dead(other, lease_time(t, at))
-            )
-            return KnownCall(
-                tries=number,
-                request_sha256=digest,
-                reply=None if reply is None else ChatReply.model_validate_json(reply),
-                is_elsewhere=is_elsewhere,
-            )
+    def _known(self, t: Transaction, call_ids: Sequence[str]) -> list[Any]:
+        """Return what is known of each."""
+        tries: dict[str, list[Any]] = {}
+        for row in t.find_all(_TRIES, [{"call_id": one} for one in set(call_ids)]):
+            tries.setdefault(row[0], []).append(row[1:])
+        return [self._known_of(t, sorted(tries.get(one, ()))) for one in call_ids]
 
-        return await self._db.read(query)
+    def _known_of(self, t: Transaction, tries: Sequence[Any]) -> KnownCall | None:
+        if not tries:
+            return None
+        number, digest, state, boot, _ = tries[-1]
+        reply = next((row[4] for row in tries if row[4] is not None), None)
+        is_elsewhere = (
+            state == "started"
+            and boot not in (None, self.boot)
+            and (other := replica(t, boot)) is not None
+            and not self.is_dead(other, lease_time(t, given_time(self._clock)))
+        )
+        return KnownCall(
+            tries=number,
+            request_sha256=digest,
+            reply=None if reply is None else ChatReply.model_validate_json(reply),
+            is_elsewhere=is_elsewhere,
+        )
 
     async def spent(self, run_id: str) -> Spent:
         nanousd, unpriced = await self._db.read(lambda t: t.one(_SPENT, run_id_=run_id))

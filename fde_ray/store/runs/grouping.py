@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from fde_ray.model.errors import StoreError
 
-from .database import Database, Transaction
+from .database import Transaction
 
 ItemT = TypeVar("ItemT")
 
@@ -27,16 +27,21 @@ class _Waiting(NamedTuple, Generic[ItemT]):
 
 
 class GroupCommit(Generic[ItemT]):
-    """`apply` writes items in one transaction and returns an outcome for each.
+    """`apply` writes (or reads) items in one transaction and returns an outcome for each.
+
+    execute: of a `Database`: its `write`, or its `read`.
 
     An error that it raises undoes all of them: they are then tried one by one, unless the database
     is away.
     """
 
     def __init__(
-        self, database: Database, apply: Callable[[Transaction, Sequence[ItemT]], list[Outcome]]
+        self,
+        execute: Callable[[Callable[[Transaction], list[Outcome]]], Awaitable[list[Outcome]]],
+        apply: Callable[[Transaction, Sequence[ItemT]], list[Outcome]],
+        window_s: float = WINDOW_S,
     ) -> None:
-        self._db, self._apply = database, apply
+        self._execute, self._apply, self._window_s = execute, apply, window_s
         self._waiting: list[_Waiting[ItemT]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._began_at = float("-inf")
@@ -56,7 +61,7 @@ class GroupCommit(Generic[ItemT]):
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._timer is None and self._commit is None and self._waiting:
-            due = self._began_at + WINDOW_S
+            due = self._began_at + self._window_s
             if due <= loop.time():
                 self._timer = loop.call_soon(self._begin, loop)
             else:
@@ -76,7 +81,7 @@ class GroupCommit(Generic[ItemT]):
     async def _committed(self, batch: Sequence[_Waiting[ItemT]]) -> None:
         items = [one.item for one in batch]
         try:
-            outcomes = await self._db.write(lambda t: self._apply(t, items))
+            outcomes = await self._execute(lambda t: self._apply(t, items))
         except StoreError as error:
             outcomes = [error] * len(batch)
         except Exception as error:  # noqa: BLE001 - goes to the callers

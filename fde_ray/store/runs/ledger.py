@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -150,7 +150,7 @@ class LedgerWriter:
     def __init__(self, database: Database, clock: Clock, host: str, pid_started: str) -> None:
         self._db, self._clock, self.boot = database, clock, uuid.uuid4().hex
         self._host, self._pid_started = host, pid_started
-        self._group: GroupCommit[_Item] = GroupCommit(database, self._apply)
+        self._group: GroupCommit[_Item] = GroupCommit(self._write, self._apply)
         self._open: dict[tuple[str, int], str] = {}
         """The subjects of the tries under way here."""
         self.ended: dict[str, list[tuple[str, int]]] = {}
@@ -187,6 +187,9 @@ class LedgerWriter:
         it is needed for something else."""
         if self._open or is_needed:
             self._renew(t)
+
+    async def _write(self, change: Callable[[Transaction], list[Any]]) -> list[Any]:
+        return await self._db.write(change)
 
     def reboot(self) -> str:
         """Take another name: this process was taken for dead."""

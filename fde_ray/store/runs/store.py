@@ -14,13 +14,14 @@ from fde_ray.model.clock import Clock, SystemClock
 from .accounts import Accounts
 from .admission import Admission
 from .budgets import Budgets
-from .calls import Calls
+from .calls import LOOK_WINDOW_S, Calls
 from .database import Database
 from .dialects import Dialect
 from .dialects.sqlite import PATIENCE_S, SqliteDialect
 from .dialogues import Dialogues
 from .generations import Generations
 from .grades import Grades
+from .grouping import GroupCommit
 from .hearing import Heard
 from .inbox import Inbox
 from .leases import Leases, process_start
@@ -88,6 +89,7 @@ class RunStore(
         started = process_start(os.getpid()) or ""
         self._ledger = LedgerWriter(self._db, self._clock, self._host, started)
         self.boot = self._ledger.boot
+        self._looks = GroupCommit(self._db.read, self._known, LOOK_WINDOW_S)
 
     @classmethod
     def at(

@@ -40,17 +40,13 @@ class Transaction:
         """Execute for all rows and return how many were changed."""
         if not rows:
             return 0
-        return self._dialect.run_all(self._connection, bulk, self._picked(bulk, rows))
+        return self._dialect.run_all(self._connection, bulk, [bulk.pick(row) for row in rows])
 
     def find_all(self, bulk: Bulk, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Return what is found for all rows of keys."""
         if not rows:
             return []
-        return self._dialect.find_all(self._connection, bulk, self._picked(bulk, rows))
-
-    def _picked(self, bulk: Bulk, rows: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
-        storable = self._dialect.storable
-        return [storable(bulk.pick(row)) for row in rows]
+        return self._dialect.find_all(self._connection, bulk, [bulk.pick(row) for row in rows])
 
     def one(self, statement: Statement, **values: Any) -> Any:
         """Return the first row as a tuple, or None."""

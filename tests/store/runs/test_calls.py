@@ -216,7 +216,7 @@ class Slow:
 
 async def test_whoever_comes_during_a_commit_goes_into_the_next_one() -> None:
     slow = Slow()
-    group: GroupCommit[int] = GroupCommit(slow, slow.apply)  # type: ignore[arg-type]
+    group: GroupCommit[int] = GroupCommit(slow.write, slow.apply)
     first = asyncio.create_task(group.written(1), name="first")
     await asyncio.sleep(0.01)
     others = [asyncio.create_task(group.written(n), name=f"{n}") for n in range(2, 50)]
@@ -232,7 +232,7 @@ async def test_store_that_is_away_fails_every_caller_of_its_group_once() -> None
     slow = Slow()
     slow.gate.set()
     slow.error = StoreError("away")
-    group: GroupCommit[int] = GroupCommit(slow, slow.apply)  # type: ignore[arg-type]
+    group: GroupCommit[int] = GroupCommit(slow.write, slow.apply)
     found = await asyncio.gather(*(group.written(n) for n in range(5)), return_exceptions=True)
     assert {type(one) for one in found} == {StoreError}
     slow.error = None
@@ -241,7 +241,7 @@ async def test_store_that_is_away_fails_every_caller_of_its_group_once() -> None
 
 async def test_caller_who_leaves_does_not_keep_its_item_from_being_written() -> None:
     slow = Slow()
-    group: GroupCommit[int] = GroupCommit(slow, slow.apply)  # type: ignore[arg-type]
+    group: GroupCommit[int] = GroupCommit(slow.write, slow.apply)
     leaving = asyncio.create_task(group.written(1), name="leaving")
     staying = asyncio.create_task(group.written(2), name="staying")
     await asyncio.sleep(0.01)

@@ -97,7 +97,8 @@ class Dialect(Compiler, Protocol):
 
     def execute_many(self, connection: Any, sql: str, rows: Sequence[tuple[Any, ...]]) -> None: ...
     def run_all(self, connection: Any, bulk: Bulk, rows: Sequence[tuple[Any, ...]]) -> int:
-        """Execute for all rows and return how many were changed."""
+        """Execute for all rows and return how many were changed. What no column can hold is
+        replaced, as by `storable`."""
         ...
 
     def find_all(

@@ -6,6 +6,7 @@ type. Prepared statements are never made.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
@@ -94,7 +95,7 @@ class Session:
 
 
 def array(values: Iterable[Any]) -> str:
-    """Return an array in the server's own notation."""
+    """Return an array in the server's own notation; nan is NULL."""
     return "{" + ",".join([_element(value) for value in values]) + "}"
 
 
@@ -103,7 +104,7 @@ def _element(value: Any) -> str:
         return "NULL"
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return repr(value)
+    return "NULL" if value.__class__ is float and math.isnan(value) else repr(value)
 
 
 def _text(value: Any) -> bytes | None:

@@ -23,7 +23,7 @@ from sqlalchemy.dialects.postgresql.base import PGTypeCompiler
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from fde_ray.model.errors import StoreError, UserError
-from fde_ray.store.runs.statements import Bulk, storable_texts
+from fde_ray.store.runs.statements import Bulk, storable_text, storable_texts
 from fde_ray.store.runs.transaction import Transaction
 
 from . import Written
@@ -318,7 +318,7 @@ class PostgresLink:
 
 
 def _arrays(rows: Sequence[tuple[Any, ...]]) -> list[str]:
-    return [array(column) for column in zip(*rows, strict=True)]
+    return [storable_text(array(column)) for column in zip(*rows, strict=True)]
 
 
 def _is_nan(value: Any) -> bool:

@@ -89,12 +89,15 @@ class SqliteDialect:
         connection.executemany(sql, rows)
 
     def run_all(self, connection: Any, bulk: Bulk, rows: Sequence[tuple[Any, ...]]) -> int:
-        return int(connection.executemany(bulk.by_row, rows).rowcount)
+        storable = [storable_texts(row) for row in rows]
+        return int(connection.executemany(bulk.by_row, storable).rowcount)
 
     def find_all(
         self, connection: Any, bulk: Bulk, rows: Sequence[tuple[Any, ...]]
     ) -> list[tuple[Any, ...]]:
-        return [row for keys in rows for row in connection.execute(bulk.by_row, keys)]
+        return [
+            row for keys in rows for row in connection.execute(bulk.by_row, storable_texts(keys))
+        ]
 
 
 class SqliteLink:
