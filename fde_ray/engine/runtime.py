@@ -23,6 +23,7 @@ from fde_ray.metering.allowances import Allowances
 from fde_ray.metering.budgets import Budgets
 from fde_ray.metering.ledger import MeteredChat
 from fde_ray.metering.limits import Limits
+from fde_ray.metering.metrics import CallMetrics, WatchedLedger
 from fde_ray.metering.prices import PriceTable, load_prices
 from fde_ray.metering.shares import policy_of
 from fde_ray.model.clock import Clock, SystemClock
@@ -110,11 +111,12 @@ async def opened_runtime(
     cases: Mapping[str, Case] | None = None,
     chat: Chat | None = None,
     writing: bool = True,
+    metrics: CallMetrics | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open stores and clients of this machine's state folder; close them at the end.
 
     None: sandbox and cases of the profile; chat = the endpoints of the profile. writing: whether a
-    bucket must show first that it can be written.
+    bucket must show first that it can be written. metrics: what counts the calls.
     """
     clock = clock or SystemClock()
     environ = os.environ if environ is None else environ
@@ -130,9 +132,10 @@ async def opened_runtime(
         stack.push_async_callback(chat.aclose)
         prices = _prices(profile)
         allowances = Allowances(store, clock, policy_of(profile.scheduling))
-        budgets = Budgets(store, prices, clock, allowances)
+        ledger = store if metrics is None else WatchedLedger(store, metrics)
+        budgets = Budgets(ledger, prices, clock, allowances)
         limits = Limits(profile.endpoints, clock)
-        calls = MeteredChat(chat, store, prices, clock, budgets=budgets, limits=limits)
+        calls = MeteredChat(chat, ledger, prices, clock, budgets=budgets, limits=limits)
         stack.push_async_callback(calls.aclose)
         sandbox = sandbox or LocalSandbox(home.sandboxes, profile.sandbox, unsafe=unsafe)
         keys = load_keys(profile.tokens, home.root, environ)
@@ -148,6 +151,7 @@ async def opened_runtime(
             signer=signer,
             clock=clock,
             tenant=profile.tenant,
+            metrics=metrics,
             other_models=profile.other_models,
         )
         yield Runtime(

@@ -24,6 +24,7 @@ from fde_ray.gateway.oidc import OidcDoor
 from fde_ray.gateway.people import TokenDoor
 from fde_ray.gateway.plane import Plane
 from fde_ray.gateway.serve import served_at
+from fde_ray.metering.metrics import CallMetrics
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest
 from fde_ray.model.errors import ProviderError, UserError
 from fde_ray.model.profile import Profile
@@ -85,8 +86,8 @@ class NoModels:
 class PlaneProcess:
     """`run` serves until `end` is set; `health` tells how it stands."""
 
-    def __init__(self, runtime: Runtime, serving: Serving) -> None:
-        self._runtime, self._serving = runtime, serving
+    def __init__(self, runtime: Runtime, serving: Serving, metrics: CallMetrics | None) -> None:
+        self._runtime, self._serving, self._metrics = runtime, serving, metrics
         self._plane = _plane_of(runtime, serving.kind)
         self.health = Health(self._silent_s)
         self.addresses: tuple[str, str] | None = None
@@ -95,7 +96,7 @@ class PlaneProcess:
     async def run(self, end: asyncio.Event, ready: Callable[[], None] = lambda: None) -> None:
         """ready: called once pods are served."""
         serving = self._serving
-        async with self._living(), served_at(admin_app(self.health), serving.admin) as admin:
+        async with self._living(), served_at(self._admin_app(), serving.admin) as admin:
             await self._reached()
             app = self._app()
             async with served_at(app, serving.listen, grace_s=serving.grace_s) as bound:
@@ -109,6 +110,9 @@ class PlaneProcess:
                     self._plane.leave()
             await self._landed()
         log.info("left", extra={"plane": serving.kind.value})
+
+    def _admin_app(self) -> FastAPI:
+        return admin_app(self.health, self._metrics)
 
     def _app(self) -> FastAPI:
         runtime, plane, clock = self._runtime, self._plane, self._runtime.clock
@@ -186,6 +190,6 @@ async def opened_process(profile: Profile, serving: Serving) -> AsyncIterator[Pl
     if serving.kind is PlaneKind.INGEST and profile.planes.ingest is None:
         raise UserError("name the ingest's address in the profile (planes.ingest): shims need it")
     calls_models = serving.kind in (PlaneKind.RUN, PlaneKind.GRADE)
-    chat = None if calls_models else NoModels()
-    async with opened_runtime(profile, chat=chat) as runtime:
-        yield PlaneProcess(runtime, serving)
+    chat, metrics = (None, CallMetrics()) if calls_models else (NoModels(), None)
+    async with opened_runtime(profile, chat=chat, metrics=metrics) as runtime:
+        yield PlaneProcess(runtime, serving, metrics)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from .app import plain_app
-from .requests import Handler, json_response
+from fde_ray.metering.metrics import CallMetrics
 
-Metrics = Callable[[], tuple[bytes, str]]
-"""-> (body, content type) of what is measured."""
+from .app import plain_app
+from .metrics import metrics_route
+from .requests import Handler, json_response
 
 
 class Health:
@@ -42,7 +42,7 @@ class Health:
         return {"ready": reason is None, "reason": reason, "store_silent_s": self._silent_s()}
 
 
-def admin_app(health: Health, metrics: Metrics | None = None) -> FastAPI:
+def admin_app(health: Health, metrics: CallMetrics | None = None) -> FastAPI:
     """Return the app. metrics None = there is no such route."""
 
     async def alive(_request: Request) -> Response:
@@ -52,12 +52,7 @@ def admin_app(health: Health, metrics: Metrics | None = None) -> FastAPI:
         told = health.told()
         return json_response(told, 200 if told["ready"] else 503)
 
-    async def measured(_request: Request) -> Response:
-        assert metrics is not None
-        body, kind = metrics()
-        return Response(body, media_type=kind)
-
     table: list[tuple[str, str, Handler]] = [("GET", "/livez", alive), ("GET", "/readyz", ready)]
     if metrics is not None:
-        table.append(("GET", "/metrics", measured))
+        table.append(metrics_route(metrics))
     return plain_app(table)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
 from fde_ray.llm.dialects import rules_of
+from fde_ray.metering.places import Waiting
 from fde_ray.model.chat import ChatReply, tokens_in
 from fde_ray.model.errors import Refusal
 from fde_ray.model.failures import Fault
@@ -28,7 +29,8 @@ class AgentCalls:
     """`call_id` of a shim counts inside its own session only.
 
     A call that waits for a place of ours is held here: its shim knows nothing of it.
-    other_models: what becomes of a call of another model than the session's.
+    other_models: what becomes of a call of another model than the session's. heard: who else hears
+    of waits.
     """
 
     def __init__(
@@ -36,10 +38,11 @@ class AgentCalls:
         calls: Calls,
         open_turns: OpenTurns,
         clocks: SessionClocks,
-        other_models: OtherModels = "map",
+        other_models: OtherModels,
+        heard: Callable[[Waiting], Waiting],
     ) -> None:
         self._calls, self._open_turns, self._clocks = calls, open_turns, clocks
-        self._other_models = other_models
+        self._other_models, self._heard = other_models, heard
 
     async def complete(
         self, claims: TokenClaims, session: Session, request: WireRequest, call_id: str
@@ -101,7 +104,7 @@ class AgentCalls:
     def _terms(self, session: Session, call_id: str) -> dict[str, Any]:
         return {
             "budget_nanousd": session.budget_nanousd,
-            "waiting": partial(self._clocks.waits, session.subject, call_id),
+            "waiting": self._heard(partial(self._clocks.waits, session.subject, call_id)),
         }
 
     async def _refused(self, subject: str, call_id: str, error: Exception) -> Refusal:

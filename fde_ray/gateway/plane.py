@@ -15,6 +15,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple
 
+from fde_ray.metering.metrics import CallMetrics
+from fde_ray.metering.places import Waiting
 from fde_ray.model.chat import ChatReply
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import Refusal, StoreError
@@ -87,17 +89,20 @@ class Plane:
         evaluate: Evaluate | None = None,
         ingest: str | None = None,
         other_models: OtherModels = "map",
+        metrics: CallMetrics | None = None,
     ) -> None:
         self.clocks = SessionClocks(store, clock)
         self._store, self._clock, self._signer = store, clock, signer
         self._evaluate, self._ingest = evaluate, ingest
+        self._metrics = metrics
         self._nonces: dict[str, tuple[str, int]] = {}
         self._sessions = Sessions(store)
         self._beats = Gathering(partial(store.vitals, pauses=True), BEATS_WITHIN_S)
         self.open_turns = OpenTurns(store, self.clocks, clock)
         self._turns = Turns(store, self.open_turns, self.clocks, clock)
         self._collection = Collection(store, objects, tenant)
-        self._calls = AgentCalls(calls, self.open_turns, self.clocks, other_models)
+        heard = _unheard if metrics is None else partial(metrics.hearing, clock=clock)
+        self._calls = AgentCalls(calls, self.open_turns, self.clocks, other_models, heard)
         # A grade-plane that lives is no comfort to a solving run.
         kind = "run-" if evaluate is None else GRADING
         self._replica = kind + secrets.token_hex(8)
@@ -328,6 +333,8 @@ class Plane:
 
     async def _after_refused_call(self, session: Session, refusal: Refusal) -> None:
         """A key or model name that the provider does not know will not mend itself: stop."""
+        if self._metrics is not None:
+            self._metrics.refused(refusal)
         if refusal.code == FailureKind.PROVIDER_REJECTED.value and refusal.fault is Fault.OURS:
             await self._end(session, SolveEnd.INFRA_LOST, f"{refusal.code}: {refusal.reason}")
 
@@ -346,6 +353,10 @@ class Plane:
             serial=serial,
             ingest=self._ingest,
         )
+
+
+def _unheard(waiting: Waiting) -> Waiting:
+    return waiting
 
 
 def stop_reason(session: Session) -> StopReason | None:

@@ -120,6 +120,12 @@ class Replica:
                 await asyncio.sleep(0.05)
 
 
+    async def measured(self) -> str:
+        transport = httpx.AsyncHTTPTransport(uds=str(self.admin))
+        async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
+            return (await client.get("/metrics")).text
+
+
 class Wrong(AssertionError):
     """A shim was told that something is its agent's fault."""
 

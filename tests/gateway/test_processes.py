@@ -22,9 +22,11 @@ from fde_ray.gateway import collection
 from fde_ray.gateway.admin import Health, admin_app
 from fde_ray.gateway.bulk import ingest_app, lean_run_plane_app
 from fde_ray.gateway.serve import host_and_port, served_at, served_on_socket
+from fde_ray.metering.metrics import CallMetrics
 from fde_ray.model.base import sha256_hex
 from fde_ray.model.clock import SystemClock
-from fde_ray.model.errors import ProviderError, UserError
+from fde_ray.model.errors import ProviderError, Refusal, UserError
+from fde_ray.model.failures import Fault
 from fde_ray.model.planes import PlanesProfile
 from fde_ray.model.profile import Profile
 from fde_ray.model.states import Scope
@@ -66,10 +68,11 @@ async def test_a_process_is_ready_once_the_store_was_reached_and_not_when_it_lea
 
 
 async def test_metrics_are_on_the_admin_port() -> None:
-    app = admin_app(Health(), lambda: (b"calls 1\n", "text/plain"))
-    async with asked(app) as client:
+    metrics = CallMetrics()
+    metrics.refused(Refusal(503, Fault.OURS, "away", code="store_unavailable"))
+    async with asked(admin_app(Health(), metrics)) as client:
         said = await client.get("/metrics")
-    assert (said.text, said.headers["content-type"]) == ("calls 1\n", "text/plain; charset=utf-8")
+    assert 'fde_ray_refusals_total{code="store_unavailable",fault="ours"} 1.0' in said.text
 
 
 @pytest.mark.parametrize("path", PLACES)

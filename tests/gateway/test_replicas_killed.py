@@ -129,6 +129,8 @@ async def test_a_replica_that_leaves_in_order_leaves_no_doubt(
             await asyncio.sleep(0.05)
         fleet.may_end.set()
         assert await checked(fleet, await playing) == 0
+        figures = await fleet.replicas[1].measured()
+        assert 'fde_ray_llm_calls_total{model="openai/m",outcome="ok",role="agent"}' in figures
         assert "left plane=run-plane" in log.read_text()  # noqa: ASYNC240
 
 
