@@ -25,17 +25,18 @@ from .migrations import READ_META
 from .outlook import GRANTED, UNGRANTED, AdmissionRows, looked
 from .rows import Epoch, RunRow, RunTask
 
-_SW, _R = schema.sweeps.c, schema.runs.c
+_SW, _R, _WA = schema.sweeps.c, schema.runs.c, schema.wants.c
 _GRANT = updating(
     schema.runs, _R.run_id == b("run_id_"), UNGRANTED, ADMITTED, columns=("granted_at",)
 )
+_RUNNING = select(_SW.tenant, _SW.name).where(_SW.state == "running")
+_ALL_RUNNING = Statement(_RUNNING)
 _HOLD_RUNNING = Statement(
-    select(_SW.name)
-    .where(_SW.state == "running")
-    .order_by(_SW.tenant, _SW.name)
-    .with_for_update(read=True)
+    _RUNNING.order_by(_SW.tenant, _SW.name).with_for_update(read=True, skip_locked=True)
 )
-"""A sweep that is being paused takes back grants that it can see, and no later one is made."""
+"""A sweep that is being paused takes back grants that it can see, and no later one is made. One
+that is being changed now, which may take long, is passed over."""
+_WANTING = Statement(select(_WA.tenant, _WA.sweep).where(_WA.run_id == b("run_id_")))
 _SET_META = replacing(schema.meta, "key", "value")
 _SET_POLICY = updating(
     schema.sweeps,
@@ -71,8 +72,9 @@ class Scheduling(Breakers):
 
         def change(t: Transaction) -> int:
             check_controller(t, epoch)
-            t.hold(_HOLD_RUNNING)
-            count = sum(t.run(_GRANT, run_id_=run_id, granted_at=now) for run_id in run_ids)
+            passed_over = _passed_over(t)
+            wanted = [run_id for run_id in run_ids if _may_be_granted(t, run_id, passed_over)]
+            count = sum(t.run(_GRANT, run_id_=run_id, granted_at=now) for run_id in wanted)
             if text is not None:
                 t.run(_SET_META, key=_STATE_KEY, value=text)
             if count:
@@ -156,3 +158,14 @@ def _granted(ranges: tuple[tuple[int, int], ...]) -> Statement:
         .order_by(_R.granted_at, _R.place)
         .limit(b("limit_"))
     )
+
+
+def _passed_over(t: Transaction) -> frozenset[tuple[str, str]]:
+    """Keep running sweeps as they are until the end; return those that others are changing."""
+    held = t.held(_HOLD_RUNNING)
+    return frozenset() if held is None else frozenset(t.all(_ALL_RUNNING)) - frozenset(held)
+
+
+def _may_be_granted(t: Transaction, run_id: str, passed_over: frozenset[tuple[str, str]]) -> bool:
+    """Whether no sweep that is being changed wants the run: the next look is soon enough then."""
+    return not passed_over or passed_over.isdisjoint(t.all(_WANTING, run_id_=run_id))

@@ -68,6 +68,11 @@ class Transaction:
         if self._dialect.has_row_locks:
             self.all(statement, **values)
 
+    def held(self, statement: Statement) -> list[Any] | None:
+        """Lock what a `SELECT ... FOR UPDATE SKIP LOCKED` finds and return it; None = nobody else
+        can be changing anything."""
+        return self.all(statement) if self._dialect.has_row_locks else None
+
     def lock_schema(self) -> None:
         self._dialect.lock_schema(self._connection)
 

@@ -16,6 +16,7 @@ import pytest
 
 from fde_ray.model.clock import SystemClock
 from fde_ray.model.errors import StoreError, Superseded, UserError
+from fde_ray.model.ids import CONTROLLER_SHARD, SHARDS
 from fde_ray.model.states import GradeState, Phase, SolveEnd
 from fde_ray.store.runs import Epoch, LeaseOwner, RunStore, StoreLocation
 from fde_ray.store.runs.database import Transaction
@@ -114,6 +115,31 @@ async def test_leases_go_by_the_clock_of_the_server(location: StoreLocation) -> 
         assert 55 < lease.expires_at - now <= 60
         row = await store._db.read(lambda t: t.fetch("SELECT min(expires_at) FROM shards"))
         assert 50 < row[0] - now <= 60
+
+
+async def test_a_sweep_that_is_being_replaced_keeps_no_other_from_its_grants(
+    store: RunStore, epoch: Epoch, hand: psycopg.Connection[Any]
+) -> None:
+    controller = await store.take_lease(shards=(CONTROLLER_SHARD,))
+    await store.submit_sweep("local", "other", {}, [make_plan(9, sweep="other")])
+    hand.execute("BEGIN")
+    hand.execute("SELECT 1 FROM sweeps WHERE name = 'demo' FOR UPDATE")
+    async with asyncio.timeout(5):
+        assert await store.grant([RUN, run_id(9)], controller.epoch) == 1
+    assert [task.run.run_id for task in await store.granted(range(SHARDS), 9)] == [run_id(9)]
+    hand.execute("COMMIT")
+    assert await store.grant([RUN], controller.epoch) == 1
+
+
+async def test_a_sweep_that_is_being_paused_gets_no_grant_behind_its_back(
+    store: RunStore, epoch: Epoch, hand: psycopg.Connection[Any]
+) -> None:
+    controller = await store.take_lease(shards=(CONTROLLER_SHARD,))
+    hand.execute("BEGIN")
+    hand.execute("UPDATE sweeps SET state = 'paused' WHERE name = 'demo'")
+    assert await store.grant([RUN], controller.epoch) == 0
+    hand.execute("COMMIT")
+    assert await store.grant([RUN], controller.epoch) == 0
 
 
 # --- the inbox ---------------------------------------------------------------------------------
@@ -307,8 +333,7 @@ async def test_calls_whose_commit_gets_no_reply_are_in_the_ledger_once(
     await asyncio.gather(*starts)
     proxy.cut = cut
     ends = (
-        store.finish_call(make_call_finish(f"c{n}", cost_nanousd=7, is_held=True))
-        for n in range(5)
+        store.finish_call(make_call_finish(f"c{n}", cost_nanousd=7, is_held=True)) for n in range(5)
     )
     await asyncio.gather(*ends)
     assert proxy.cuts == 2
