@@ -1,6 +1,7 @@
 """A Ray cluster of this machine with two nodes, whose store is RocksDB; run as a program.
 
-It prints its address, then does what each line of its input says, and prints `done`.
+It prints its address, then does what each line of its input says, and prints what came of it, or
+`done`. The second node has the label that our members look for.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from collections.abc import Callable
 
 from ray.cluster_utils import Cluster
 
+from fde_ray.engine.ray.actors import AWAY_FROM_HEAD
+
 
 def main() -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
-    cluster.add_node(num_cpus=2)
+    cluster.add_node(num_cpus=2, labels={AWAY_FROM_HEAD: "work"})
     print(cluster.address, flush=True)
     actions: dict[str, Callable[[], object]] = {
         "kill store": cluster.head_node.kill_gcs_server,
@@ -21,11 +24,11 @@ def main() -> None:
         "kill node": lambda: cluster.remove_node(
             next(iter(cluster.worker_nodes)), allow_graceful=False
         ),
+        "tell head": lambda: cluster.head_node.all_processes["raylet"][0].process.pid,
     }
     try:
         for line in sys.stdin:
-            actions[line.strip()]()
-            print("done", flush=True)
+            print(actions[line.strip()]() or "done", flush=True)
     finally:
         cluster.shutdown()
 

@@ -47,6 +47,9 @@ class Round:
     environ: what the driver is told beside the usual.
     """
 
+    may_be_open = False
+    """A gateway was killed whose lease may not have run out: its calls are not closed yet."""
+
     def __init__(
         self,
         home: Path,
@@ -136,9 +139,9 @@ class Round:
         for system in SYSTEMS:
             query = "SELECT state FROM ledger WHERE role = 'agent' AND model = ?"
             states = Counter(row[0] for row in self.rows(query, f"fake/{system}"))
-            assert states["started"] == 0
+            assert self.may_be_open or states["started"] == 0
             sent = len(self.models.calls[system])
-            assert states["finished"] <= sent <= states["finished"] + states["ambiguous"], states
+            assert states["finished"] <= sent <= sum(states.values()) - states["failed"], states
 
     def _started(self, *arguments: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

@@ -57,6 +57,11 @@ class RayRound(Round):
         for pid in victims:
             os.kill(pid, signal.SIGKILL)
 
+    def moves(self, environ: Mapping[str, str]) -> None:
+        """Go on with another Ray; the driver is gone, its Ray is not."""
+        self._environ, self.may_be_open = environ, True
+        self.kill_driver()
+
     def ends(self) -> dict[str, Any]:
         while self.driver.wait(LONGEST_S) != 0 and self._resumes < RESUMES:
             self._resumes += 1
