@@ -11,14 +11,14 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from math import ceil
 from typing import Any, NamedTuple
 
 from fde_ray.model.errors import SandboxError, StoreError, Superseded
-from fde_ray.model.ids import CONTROLLER_SHARD
 from fde_ray.model.states import Phase
 from fde_ray.store.runs import Lease, LeaseKeeper, LeaseTimes, RunRow, RunTask, woken
 from fde_ray.store.runs.keeper import SHIPPED
@@ -28,6 +28,7 @@ from .assessor import Assessor
 from .breakage import is_store_failure, loss_of
 from .conversation import Conversation
 from .drift import change_since
+from .holdings import Holding, Work, ended
 from .patience import Patience
 from .patrol import Patrol
 from .pools import CallPool, Pool
@@ -57,22 +58,6 @@ class Pools(NamedTuple):
     judges: Pool
 
 
-class _Work(NamedTuple):
-    """What a task is for: a run, or one further grade of a run that has ended."""
-
-    run_id: str
-    grade_id: str | None
-
-
-class _Holding:
-    """One lease, its supervisor, and the tasks that work under its epoch."""
-
-    def __init__(self, lease: Lease, supervisor: Supervisor) -> None:
-        self.lease, self.supervisor = lease, supervisor
-        self.shards = frozenset(lease.shards) - {CONTROLLER_SHARD}
-        self.tasks: dict[_Work, asyncio.Task[None]] = {}
-
-
 class ShardDriver:
     """`planes_elsewhere`: sessions report to another process, so that only the inbox tells.
 
@@ -100,7 +85,7 @@ class ShardDriver:
         self._solving, self._grading = asyncio.Semaphore(runs), asyncio.Semaphore(gradings)
         self._beyond = 0
         self._most = runs + gradings + ADMIT_AHEAD
-        self._holdings: dict[int, _Holding] = {}
+        self._holdings: dict[int, Holding] = {}
         self._keeper = LeaseKeeper(
             runtime.location, self._lost, clock=runtime.clock, times=lease_times
         )
@@ -133,13 +118,36 @@ class ShardDriver:
 
     async def hold(self, lease: Lease) -> None:
         """Drive the shards of a lease, from its live runs on. Only inside `at_work`."""
-        holding = _Holding(lease, self._supervisor(lease))
+        holding = Holding(lease, self._supervisor(lease))
         self._holdings[lease.epoch.number] = holding
         self._keeper.keep(lease)
         self._regrade_at = 0.0
         await Reconciler(self._runtime, lease.epoch).after_restore(holding.shards)
         for task in await self._store.live_runs(holding.shards):
             self._launch(holding, task, takes_over=True)
+
+    def busy(self) -> Counter[int]:
+        """Count by shard the runs and grades that are at work or wait for their place here."""
+        return Counter(work.shard for holding in self._holdings.values() for work in holding.tasks)
+
+    async def give(self, shards: Collection[int]) -> None:
+        """Give up some shards, and those that could not be released before: their tasks end, their
+        sessions live on."""
+        for holding in tuple(self._holdings.values()):
+            part = holding.shards & frozenset(shards)
+            holding.shards, holding.given = holding.shards - part, holding.given | part
+            if holding.given:
+                await ended(holding.tasks_of(holding.given))
+                await self._release(holding)
+
+    async def _release(self, holding: Holding) -> None:
+        rest = [shard for shard in holding.lease.shards if shard not in holding.given]
+        kept = holding.lease._replace(shards=tuple(rest))
+        self._keeper.keep(kept)
+        await self._store.release_lease(holding.lease, holding.given)
+        holding.lease, holding.given = kept, frozenset()
+        if not rest:
+            await self._let_go(holding)
 
     async def step(self) -> None:
         """Begin what may be begun and stop what nobody wants; raises when a store fails."""
@@ -182,14 +190,11 @@ class ShardDriver:
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
 
-    async def _let_go(self, holding: _Holding) -> None:
+    async def _let_go(self, holding: Holding) -> None:
         """End the tasks of a lease; their sessions live on."""
         self._holdings.pop(holding.lease.epoch.number, None)
         self._keeper.forget(holding.lease)
-        tasks = tuple(holding.tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended(list(holding.tasks.values()))
         self._store.changed.notify([("runs",)])
 
     async def _admit(self) -> None:
@@ -221,7 +226,7 @@ class ShardDriver:
         if holding is None or await self._store.is_wanted(run.run_id):
             return  # another's, or wanted by now: those before it took their time
         plan = await self._store.plan(run.run_id)
-        task = holding.tasks.pop(_Work(run.run_id, None), None)
+        task = holding.tasks.pop(Work(run.run_id, None), None)
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -238,17 +243,17 @@ class ShardDriver:
             if not is_stopped and holding is self._holding(run.shard):
                 self._launch(holding, RunTask(run, plan), takes_over=True)
 
-    def _holding(self, shard: int) -> _Holding | None:
+    def _holding(self, shard: int) -> Holding | None:
         return next((h for h in self._holdings.values() if shard in h.shards), None)
 
     def _begin(self, task: RunTask) -> None:
         if (holding := self._holding(task.run.shard)) is not None:
             self._launch(holding, task)
 
-    def _launch(self, holding: _Holding, task: RunTask, *, takes_over: bool = False) -> None:
+    def _launch(self, holding: Holding, task: RunTask, *, takes_over: bool = False) -> None:
         """Begin to work on a run, unless that is under way, or its material is not what it was."""
         run = task.run
-        work = _Work(run.run_id, task.plan.grade_id if run.phase.is_terminal else None)
+        work = Work(run.run_id, task.plan.grade_id if run.phase.is_terminal else None)
         if work in holding.tasks or run.run_id in self._unfit:
             return
         if (reason := change_since([task.plan], self._runtime)) is not None:
@@ -260,14 +265,14 @@ class ShardDriver:
         holding.tasks[work] = running
         running.add_done_callback(lambda done: self._landed(holding, work, done))
 
-    def _landed(self, holding: _Holding, work: _Work, done: asyncio.Task[None]) -> None:
+    def _landed(self, holding: Holding, work: Work, done: asyncio.Task[None]) -> None:
         if holding.tasks.get(work) is done:
             del holding.tasks[work]
         if not done.cancelled() and (error := done.exception()) is not None:
             self._failure = error
         self._store.changed.notify([("runs",)])
 
-    async def _carried(self, holding: _Holding, task: RunTask, takes_over: bool) -> None:
+    async def _carried(self, holding: Holding, task: RunTask, takes_over: bool) -> None:
         """Carry a run to its end. One that breaks is set aside; a store that fails ends us all."""
         try:
             await self._patiently_worked(holding.supervisor, task, takes_over)

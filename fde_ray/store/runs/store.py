@@ -13,6 +13,7 @@ from fde_ray.model.clock import Clock, SystemClock
 
 from .accounts import Accounts
 from .admission import Admission
+from .asking import Asking
 from .budgets import Budgets
 from .calls import LOOK_WINDOW_S, Calls
 from .database import Database
@@ -49,6 +50,7 @@ class RunStore(
     Scheduling,
     Supervision,
     Leases,
+    Asking,
     Generations,
     Reconciling,
     Rebuilding,
