@@ -40,7 +40,12 @@ class InlineEngine:
 
         sweeps: whose queued runs are admitted. Runs that are under way go on, whoever wants them.
         """
-        driver = ShardDriver(self._runtime, own_pools(self._runtime), sweeps=sweeps)
+        driver = ShardDriver(
+            self._runtime,
+            own_pools(self._runtime),
+            sweeps=sweeps,
+            planes_elsewhere=self._runtime.profile.planes.are_elsewhere,
+        )
         steward = Steward(self._runtime, self._lease.epoch, sweeps)
         async with breathing(self._runtime) as breaths, driver.at_work():
             await driver.hold(self._lease)

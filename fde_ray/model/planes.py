@@ -44,6 +44,11 @@ class PlanesProfile(Record):
     grade: Address | None = None
     """What extraction tries reach."""
 
+    @property
+    def are_elsewhere(self) -> bool:
+        """Whether sessions report to another process than the one that runs sweeps."""
+        return self.run is not None or self.grade is not None
+
 
 class SigningKeyProfile(Record):
     """A key of at least 32 bytes, in hex."""
