@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from fde_ray.model.chat import Bill
 from fde_ray.model.clock import Clock
-from fde_ray.model.errors import Refusal
-from fde_ray.model.failures import Fault
-from fde_ray.model.states import PauseCause
+from fde_ray.model.errors import Refusal, RunFailure
+from fde_ray.model.failures import FailureKind, Fault
+from fde_ray.model.states import PauseCause, Role
 from fde_ray.model.wire import ModelRequest
 
 from .allowances import Allowances
@@ -33,13 +33,15 @@ DEFAULT_MAX_TOKENS = 8192
 reserves until more is known of the model."""
 LEAST_OUTPUT_TOKENS = 16
 """A call is not sent with less, unless it asks for less itself."""
+FROM_OUTSIDE = (Role.AGENT, Role.EXTRACTOR)
+"""Whose calls are refused; a call of ours that a shared budget forbids ends the work it is for."""
 LOOK_S = 1.0
 """Between two looks whether calls in other processes have settled."""
 
 
 class Budgets:
-    """Refuses a call with 402 when what is spent forbids it; one that only other calls keep from
-    its money waits for them."""
+    """Refuses a call with 402 (our own pools: RunFailure BUDGET_EXHAUSTED) when what is spent
+    forbids it; one that only other calls keep from its money waits for them."""
 
     def __init__(
         self,
@@ -78,11 +80,16 @@ class Budgets:
             async with self._money(terms, bounded, amount, ()) as hold:
                 yield hold
             return
-        async with (
-            allowances.held(limits, amount, waiting) as shares,
-            self._money(terms, bounded, amount, shares) as hold,
-        ):
-            yield hold
+        try:
+            async with (
+                allowances.held(limits, amount, waiting) as shares,
+                self._money(terms, bounded, amount, shares) as hold,
+            ):
+                yield hold
+        except Refusal as refusal:
+            if bill.role in FROM_OUTSIDE:
+                raise
+            raise RunFailure(FailureKind.BUDGET_EXHAUSTED, refusal.reason) from refusal
 
     @asynccontextmanager
     async def _money(

@@ -14,6 +14,7 @@ from .shares import Drawn
 DRAW_EVERY_S = 1.0
 AHEAD_S = 5.0
 """A chunk holds what is used up in this time."""
+MORE_LIKE_THESE = 16
 REFRESH_S = 15.0
 """A chunk that is held is told of at least so often."""
 STALE_S = 30.0
@@ -159,8 +160,13 @@ class Purse:
         return self.drawn_at is None or self._now - self.drawn_at > STALE_S
 
     def _ahead(self) -> int:
-        """Return what to hold beyond what is reserved: several replicas want a part of the rest."""
-        if self.drawn is None:
-            return 0
-        rest = max(0, self.limit - self.drawn.spent - self.drawn.reserved)
-        return min(int(self.rate * AHEAD_S), rest // 4)
+        """Return what to hold beyond what is reserved: several replicas want a part of the rest.
+
+        Nothing is known of the rate at first: some more calls like those that wait will follow.
+        """
+        rest = self.limit
+        if self.drawn is not None:
+            rest = max(0, self.limit - self.drawn.spent - self.drawn.reserved)
+        waiting = sum(waiter.amount for waiter in self.waiters)
+        like_these = MORE_LIKE_THESE * max(waiting, self.used)
+        return min(max(int(self.rate * AHEAD_S), like_these), rest // 4)

@@ -20,7 +20,8 @@ from fde_ray.metering.places import Wait
 from fde_ray.metering.shares import BudgetPolicy
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage
 from fde_ray.model.clock import Clock
-from fde_ray.model.errors import ProviderError, Refusal
+from fde_ray.model.errors import ProviderError, Refusal, RunFailure
+from fde_ray.model.failures import FailureKind
 from fde_ray.model.states import PauseCause, Role
 from fde_ray.store.runs import RunStore, StoreLocation
 from tests.metering.test_ledger import PRICES, request
@@ -301,6 +302,17 @@ async def test_sweep_user_and_day_stop_what_their_spent_part_forbids(shared: Run
         )
         assert await one.call(f"{where}-does-not", max_tokens=51) == "budget_exhausted"
         await one.chat.aclose()
+
+
+async def test_call_of_ours_that_a_shared_budget_forbids_is_no_failure_of_a_provider(
+    shared: RunStore,
+) -> None:
+    one = Replica(shared, Hurried(), BudgetPolicy(sweep=bound(5)))
+    with pytest.raises(RunFailure) as caught:
+        await one.chat.complete(request(max_tokens=50), bill(role=Role.CUSTOMER), "c")
+    assert caught.value.kind is FailureKind.BUDGET_EXHAUSTED
+    assert one.model.sent == []
+    await one.chat.aclose()
 
 
 async def test_budget_of_a_sweep_binds_as_soon_as_it_is_set(
