@@ -77,7 +77,8 @@ def test_the_story_of_the_matrix_has_effects_of_every_interface_in_every_stage(
     stages = {effect.stage for effect in ground.effects}
     assert stages >= {"queued", "provisioning", "solving", "collecting", "extracting"}
     assert stages >= {"scoring", "judging", "committing", "done"}
-    assert {e.method for e in ground.effects if e.interface == "chat"} == {"complete", "stream"}
+    calls = {effect.method for effect in ground.effects if effect.interface == "chat"}
+    assert calls == {"complete", "exchange", "events"}
 
 
 def test_every_effect_in_every_stage_may_fail_before_after_and_unheard(ground: Ground) -> None:

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 from fde_ray.gateway.plane import Plane
 from fde_ray.llm.offline import OfflineProvider
+from fde_ray.metering.calls import Meter
 from fde_ray.metering.chunks import chunks_of
-from fde_ray.model.base import digest
+from fde_ray.metering.wires import AsWire
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage
 from fde_ray.model.errors import CaseError, Refusal, StoreError
 from fde_ray.model.failures import Fault
 from fde_ray.model.states import Role
+from fde_ray.model.wire import WireRequest
 from fde_ray.sandbox.records import Handle, SessionStart
 from tests.engine.drivers import CASE, two_points
 from tests.engine.stage import Agent, Script, Stage
@@ -27,15 +29,13 @@ class Answered(NamedTuple):
     request: str
 
 
-class RecordingProvider:
-    """Answers offline, and counts every answer that it gives."""
+class Answers:
+    """What the provider says: offline, and the same to all agents."""
 
     def __init__(self) -> None:
-        self.answered: Counter[Answered] = Counter()
         self._offline = OfflineProvider(_no_probe)
 
     async def complete(self, request: ChatRequest, bill: Bill) -> ChatReply:
-        self.answered[Answered(bill.subject, bill.role.value, digest(request))] += 1
         if bill.role is Role.AGENT:
             usage = Usage(prompt_tokens=1, completion_tokens=1, source="offline")
             message = {"role": "assistant", "content": "Go on."}
@@ -46,8 +46,39 @@ class RecordingProvider:
         for chunk in chunks_of(await self.complete(request, bill), 0.0):
             yield chunk
 
+
+class RecordingProvider:
+    """Counts every answer that it gives."""
+
+    def __init__(self) -> None:
+        self.answered: Counter[Answered] = Counter()
+        self._answers = Answers()
+        self._wire = AsWire(self._answers)
+
+    async def complete(self, request: ChatRequest, bill: Bill) -> ChatReply:
+        self._count(request, bill)
+        return await self._answers.complete(request, bill)
+
+    async def exchange(self, request: WireRequest, bill: Bill, meter: Meter) -> ChatReply:
+        self._count(request, bill)
+        return await self._wire.exchange(request, bill, meter)
+
+    async def events(self, request: WireRequest, bill: Bill, meter: Meter) -> AsyncIterator[bytes]:
+        self._count(request, bill)
+        async for piece in self._wire.events(request, bill, meter):
+            yield piece
+
+    def stream(self, request: ChatRequest, bill: Bill) -> AsyncIterator[dict[str, Any]]:
+        raise AssertionError("agents stream in their own dialects")
+
+    def counts(self, request: WireRequest) -> bool:
+        return False
+
     async def aclose(self) -> None:
         """It is there for the next driver."""
+
+    def _count(self, request: ChatRequest | WireRequest, bill: Bill) -> None:
+        self.answered[Answered(bill.subject, bill.role.value, request.digest)] += 1
 
 
 class WorldAgent(Agent):
