@@ -12,6 +12,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from fde_ray.model.errors import Refusal, shortened
+from fde_ray.model.failures import Fault
 from fde_ray.model.wire import Dialect
 
 from .faults import error_json
@@ -54,12 +55,16 @@ def headers_of(refusal: Refusal) -> dict[str, str]:
 
 
 def envelope(dialect: Dialect, refusal: Refusal) -> Json:
-    """Return the body of an error: a provider's own words where it gave any, and ours beside."""
-    ours = {**error_json(refusal)["error"], "fde_code": refusal.code}
-    said = refusal.answer.get("error") if refusal.answer else None
+    """Return the body of an error: what a provider said of the agent's own mistake, and ours.
+
+    What it says of an operator's key or account is none of the agent's.
+    """
+    ours = error_json(refusal)["error"]
+    is_agents = refusal.fault is Fault.AGENT
+    said = refusal.answer.get("error") if refusal.answer and is_agents else None
     theirs = said if isinstance(said, dict) else {}
-    error = {**ours, **_words(dialect, refusal), **theirs, "fault": refusal.fault.value}
-    error["reason"] = ours["reason"]
+    error = {**ours, **_words(dialect, refusal), **theirs, "fde_code": refusal.code}
+    error |= {name: ours[name] for name in ("fault", "reason", "retry_after_s")}
     return {"type": "error", "error": error} if dialect == "messages" else {"error": error}
 
 

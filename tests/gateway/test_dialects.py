@@ -244,6 +244,22 @@ async def test_a_provider_that_mends_a_mistake_is_heard_in_its_own_words(
         assert (row.state, row.status) == ("failed", 400)
 
 
+async def test_what_a_provider_says_of_the_operators_key_is_not_for_the_agent(
+    tmp_path: Path, store: RunStore, clock: ManualClock
+) -> None:
+    said = {"error": {"message": "no money", "organization": "org-1", "fde_code": "elsewhere"}}
+    answer = Answer(401, json.dumps(said).encode(), JSON)
+    async with speaking(tmp_path, store, clock, "chat", answer) as speaker:
+        reply = await speaker.post(CHAT.path, CHAT.request)
+        error = reply.json()["error"]
+        assert (reply.status_code, error["fault"], error["fde_code"]) == (
+            502,
+            "ours",
+            "provider_rejected",
+        )
+        assert "organization" not in error
+
+
 @every_speech
 async def test_an_outage_of_the_provider_is_its_own_fault(
     tmp_path: Path, store: RunStore, clock: ManualClock, speech: Speech
