@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typer import TyperException
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
-_OF_A_COMMAND = ("No such option: --profile", "No such option: --json")
+_NO_OPTION = "No such option"
 
 
 class Interrupted(FdeRayError):
@@ -70,7 +70,9 @@ def _misused(error: TyperException) -> int:
         typer.echo(message, err=True)  # a group without a command: its whole help
     elif message:
         path = context.command_path if context is not None else "fde-ray"
-        where = "options follow the command, " if message.startswith(_OF_A_COMMAND) else ""
+        early = context is not None and context.parent is None and message.startswith(_NO_OPTION)
+        where = "options follow the command, " if early else ""
+        message = message.partition(" (Possible")[0] if early else message
         complain(f"{message.rstrip('.')} ({where}see: {path} --help)", MISUSED)
     return MISUSED
 

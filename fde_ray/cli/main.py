@@ -34,7 +34,6 @@ from .output import readable
 app = typer.Typer(
     name="fde-ray",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

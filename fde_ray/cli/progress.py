@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -25,7 +26,7 @@ class ProgressLine:
         self, *, stream: TextIO | None = None, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._stream, self._now = stream or sys.stderr, now
-        self._live = self._stream.isatty()
+        self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._began, self._printed_at = now(), float("-inf")
         self._text = self._printed = ""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
     from fde_ray.engine.runtime import Runtime
     from fde_ray.model.profile import Profile
     from fde_ray.model.specs import SweepSpec
+
+
+LOOK_S, LOOKS = 0.25, 8
+"""Between two looks at whether a person stops the work; after so many it is spoken of."""
 
 
 class Outcome(NamedTuple):
@@ -90,9 +96,34 @@ async def _run_here(runtime: Runtime, name: str, html: Path | None, go_on: str) 
             line.end()
             return Interrupted(go_on).told()
 
-        (status,) = await run_to_end(runtime, [name], line.show, given_up)
+        with _stopping_told():
+            (status,) = await run_to_end(runtime, [name], line.show, given_up)
     summary, page = await written(runtime, name, html)
     return Outcome(summary, page, status.is_complete)
+
+
+@contextmanager
+def _stopping_told() -> Iterator[None]:
+    """Say that Ctrl-C was heard when the block takes its time to end."""
+    import asyncio
+
+    from .output import note
+
+    work = asyncio.current_task()
+
+    async def watch() -> None:
+        # Nothing wakes who looks on when a task is cancelled; a timeout in it does that in passing.
+        seen = 0
+        while work is not None and seen < LOOKS:
+            await asyncio.sleep(LOOK_S)
+            seen = seen + 1 if work.cancelling() else 0
+        note("stopping: what is held is given back; Ctrl-C again ends it at once")
+
+    watching = asyncio.create_task(watch(), name="stopping")
+    try:
+        yield
+    finally:
+        watching.cancel()
 
 
 def resuming(name: str, profile: Path | None, engine: str | None = None) -> str:

@@ -74,10 +74,12 @@ def profile_from(path: Path | None, *, engine: str | None = None) -> Profile:
 
 
 def document(path: Path) -> bytes:
+    from fde_ray.model.documents import MAX_BYTES
     from fde_ray.model.errors import UserError
 
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)  # one too many is refused with a sentence
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 

@@ -54,6 +54,8 @@ def status(
 
 
 def status_row(status: SweepStatus) -> dict[str, Any]:
+    from fde_ray.model.states import GradeState, Phase
+
     phases, grades = status.phases, status.grades
     return {
         "sweep": status.sweep.name,
@@ -64,8 +66,8 @@ def status_row(status: SweepStatus) -> dict[str, Any]:
         "finished": status.is_finished,
         "complete": status.is_complete,
         "notices": list(status.notices),
-        "phases": {phase.value: count for phase, count in phases.items()},
-        "grades": {grade.value: count for grade, count in grades.items()},
+        "phases": {phase.value: phases[phase] for phase in Phase if phases[phase]},
+        "grades": {grade.value: grades[grade] for grade in GradeState if grades[grade]},
     }
 
 

@@ -6,6 +6,8 @@ import io
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from fde_ray.cli.progress import ProgressLine, clock_text, described
 from fde_ray.engine.campaign import Progress
 from fde_ray.model.states import PauseCause, Phase
@@ -104,6 +106,16 @@ def test_a_terminal_shows_one_line_that_is_drawn_again() -> None:
     assert terminal.getvalue().count("\n") == 1
     assert terminal.getvalue().count("\r\x1b[2K") == 2
     assert terminal.getvalue().endswith("\n")
+
+
+def test_a_terminal_that_cannot_draw_gets_lines_as_a_log_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    terminal = Terminal()
+    with ProgressLine(stream=terminal, now=Watch()) as line:
+        line.show(progress(1))
+    assert "\x1b" not in terminal.getvalue()
 
 
 def test_durations_read_like_a_clock() -> None:

@@ -21,6 +21,14 @@ def test_phases_are_bars_in_the_order_of_a_run_s_life() -> None:
     assert bars({}, width=80) == []
 
 
+def test_phases_and_grades_are_told_in_the_order_of_a_run_s_life(
+    home: Path, cli: CommandLine
+) -> None:
+    (row,) = cli("sweep", "status", "--json").json
+    assert list(row["phases"]) == ["queued", "done", "quarantined"]
+    assert list(row["grades"]) == ["pending", "scored"]
+
+
 def test_status_of_one_sweep_shows_its_phases(home: Path, cli: CommandLine) -> None:
     assert "quarantined" in cli("sweep", "status", SWEEP).out.splitlines()[-1]
     assert len(cli("sweep", "status").out.splitlines()) == 2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from fde_ray.cli.main import app
+from fde_ray.cli.main import app, exit_code
 from fde_ray.cli.reference import commands
 from tests.cli.conftest import CommandLine
 
@@ -76,6 +76,20 @@ def test_every_reading_command_can_print_json(path: str) -> None:
         return
     options: list[Any] = [option for p in LEAVES[path].params for option in p.opts]
     assert "--json" in options
+
+
+def test_shells_complete_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {
+        "_FDE_RAY_COMPLETE": "complete_bash",
+        "COMP_WORDS": "fde-ray sweep sta",
+        "COMP_CWORD": "2",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        exit_code([])
+    assert capsys.readouterr().out.split() == ["status"]
 
 
 def test_without_arguments_the_help_is_shown(cli: CommandLine) -> None:
