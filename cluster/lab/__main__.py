@@ -14,7 +14,7 @@ from .images import make_images
 from .layout import Layout, find_layout
 from .lowering import bring_down, stop_daemon
 from .machine import check_for_building
-from .raising import bring_up
+from .raising import bring_up, unpack_images
 from .report import status, table
 from .simulation import set_nodes
 from .state import locked
@@ -46,6 +46,7 @@ def _build(layout: Layout, _: argparse.Namespace) -> None:
 def _images(layout: Layout, words: argparse.Namespace) -> None:
     with locked(layout, "images"):
         make_images(layout, _say, words.names)
+        unpack_images(layout, _say)
 
 
 def _up(layout: Layout, _: argparse.Namespace) -> None:

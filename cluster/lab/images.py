@@ -49,7 +49,7 @@ def make_images(layout: Layout, say: Say, names: Sequence[str] = ()) -> None:
             continue
         say(f"making image {each.name} ...")
         _make(layout, each, keys[each.name])
-    say(f"images ready in {layout.images}; a running lab gets new ones at its next `lab-up`")
+    say(f"images ready in {layout.images}")
 
 
 def _table(layout: Layout) -> tuple[Image, ...]:

@@ -33,13 +33,24 @@ _POLICY_CHAIN = "KUBE-ROUTER-FORWARD"
 
 def bring_up(layout: Layout, say: Say) -> None:
     """Start whatever does not run yet and return when pods can run under network policies."""
-    check_root()
-    check_for_running()
-    if missing := missing_modules(layout.builds):
-        names = ", ".join(module.name for module in missing)
-        raise UserError(f"not built yet: {names}. Run `make lab-build` (25 minutes when cold)")
+    _check(layout)
     with locked(layout):
         Lab(layout, _state(layout, say)).bring_up(say)
+
+
+def unpack_images(layout: Layout, say: Say) -> None:
+    """Import new images while no lab is up, so that the next one need not wait for them."""
+    _check(layout)
+    with locked(layout):
+        state = read_state(layout)
+        if state is not None and holder(layout):
+            say("the running lab keeps its images; `lab-down` and `lab-up` bring the new ones")
+            return
+        lab = Lab(layout, _state(layout, say))
+        try:
+            lab.unpack_images(say)
+        finally:
+            lowering.clear(layout, read_state(layout))
 
 
 class Lab:
@@ -76,6 +87,17 @@ class Lab:
         self._wait("the node", lambda: api.node_is_ready(NODE))
         self._wait("the network policies", lambda: self._has_policies(enter))
         say(f"node ready after {time.monotonic() - began:.1f} s")
+
+    def unpack_images(self, say: Say) -> None:
+        """Run containerd alone for as long as it takes; it is left running."""
+        self._write_files()
+        fence = raise_fence(self.layout, self.network, self.group, self.path)
+        store = Store(self.layout, entering(fence), self.path)
+        store.reset()
+        containerd = daemons(self.layout, self.network)[0]
+        self.start(containerd, fence)
+        store.wait()
+        self._import_images(store, containerd, fence, say)
 
     def start(self, daemon: Daemon, fence: PidRecord) -> None:
         record_file = self.layout.pids / daemon.name
@@ -130,6 +152,14 @@ class Lab:
                     f"{what} is not ready after {_READY_S:.0f} s; see {self.layout.logs}"
                 )
             time.sleep(0.1)
+
+
+def _check(layout: Layout) -> None:
+    check_root()
+    check_for_running()
+    if missing := missing_modules(layout.builds):
+        names = ", ".join(module.name for module in missing)
+        raise UserError(f"not built yet: {names}. Run `make lab-build` (25 minutes when cold)")
 
 
 def _state(layout: Layout, say: Say) -> LabState:
