@@ -134,7 +134,7 @@ async def opened_runtime(
         allowances = Allowances(store, clock, policy_of(profile.scheduling))
         ledger = store if metrics is None else WatchedLedger(store, metrics)
         budgets = Budgets(ledger, prices, clock, allowances)
-        limits = Limits(profile.endpoints, clock)
+        limits = Limits(profile.endpoints, clock, store)
         calls = MeteredChat(chat, ledger, prices, clock, budgets=budgets, limits=limits)
         stack.push_async_callback(calls.aclose)
         sandbox = sandbox or LocalSandbox(home.sandboxes, profile.sandbox, unsafe=unsafe)

@@ -10,19 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
 from fde_ray.model.chat import Bill, Usage
 from fde_ray.model.clock import Clock
-from fde_ray.model.errors import ProviderError
+from fde_ray.model.errors import ProviderError, StoreError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.profile import Endpoint
 from fde_ray.model.states import PauseCause
 from fde_ray.model.wire import ModelRequest
 
-from .pacing import Breaker, Bucket, FairQueue
+from .pacing import Breaker, Bucket, FairQueue, Ration
 from .places import UNSAID_S, Wait, Waiting
+from .purses import DRAW_EVERY_S
+from .shares import RateAsk, RateStore
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +59,12 @@ class _Waiter(NamedTuple):
 class Gate:
     """Of one endpoint."""
 
-    def __init__(self, endpoint: Endpoint, clock: Clock) -> None:
-        self._clock, self._name = clock, endpoint.match
-        now = clock.now()
-        self._calls = None if endpoint.rpm is None else Bucket(endpoint.rpm, now)
-        self._tokens = None if endpoint.tpm is None else Bucket(endpoint.tpm, now)
+    def __init__(self, endpoint: Endpoint, clock: Clock, rates: RateStore | None = None) -> None:
+        self._clock, self._name, self._rates = clock, endpoint.match, rates
         self._rpm, self._tpm = endpoint.rpm, endpoint.tpm
+        self._calls, self._tokens = self._bucket(endpoint.rpm), self._bucket(endpoint.tpm)
+        self._drawn_at = float("-inf")
+        self._waiting_tokens = 0
         self._breaker = Breaker(self._told)
         self._closed_until = 0.0
         self._queue: FairQueue[_Waiter] = FairQueue()
@@ -88,6 +90,11 @@ class Gate:
         else:
             self._left(passage)
 
+    def _bucket(self, per_minute: int | None) -> Bucket | Ration | None:
+        if per_minute is None:
+            return None
+        return Bucket(per_minute, self._clock.now()) if self._rates is None else Ration()
+
     @property
     def counts_tokens(self) -> bool:
         return self._tokens is not None
@@ -98,18 +105,20 @@ class Gate:
         return PauseCause.PROVIDER if is_theirs else PauseCause.RATE_LIMIT
 
     def _delay(self, tokens: int) -> float | None:
-        now, delay = self._clock.now(), 0.0
-        breaker = self._breaker.delay(now)
-        if breaker is None:
-            return None
+        """Return in how many seconds a call may go; None = that depends on others."""
+        now = self._clock.now()
+        delays = [self._breaker.delay(now), max(0.0, self._closed_until - now)]
         if self._calls is not None:
-            delay = self._calls.delay(1, now)
+            delays.append(self._calls.delay(1, now))
         if self._tokens is not None:
-            delay = max(delay, self._tokens.delay(tokens, now))
-        return max(delay, breaker, self._closed_until - now, 0.0)
+            delays.append(self._tokens.delay(tokens, now))
+        known = [delay for delay in delays if delay is not None]
+        return max(known) if len(known) == len(delays) else None
 
     def _let_go(self, tokens: int) -> Passage:
         self._pay(1, tokens)
+        if any(isinstance(one, Ration) and one.is_low for one in (self._calls, self._tokens)):
+            self._start_pump()
         return Passage(tokens, tries=self._breaker.passed())
 
     def _pay(self, calls: int, tokens: int) -> None:
@@ -123,8 +132,8 @@ class Gate:
         since = self._clock.now()
         waiter = _Waiter(tokens, asyncio.get_running_loop().create_future())
         number = self._queue.push(flow, self._cost(tokens), waiter)
-        if self._pump is None:
-            self._pump = asyncio.create_task(self._pumped(), name=f"turns of {self._name}")
+        self._waiting_tokens += tokens
+        self._start_pump()
         is_told = False
         try:
             done, _ = await asyncio.wait([waiter.future], timeout=UNSAID_S)
@@ -138,6 +147,7 @@ class Gate:
             else:
                 waiter.future.cancel()
                 self._queue.drop(number)
+                self._waiting_tokens -= tokens
             if is_told:
                 await waiting(None)
             raise
@@ -151,12 +161,47 @@ class Gate:
         by_token = 0.0 if self._tpm is None else tokens / self._tpm
         return max(by_call, by_token) or 1.0
 
+    def _start_pump(self) -> None:
+        if self._pump is None:
+            self._pump = asyncio.create_task(self._pumped(), name=f"turns of {self._name}")
+
+    async def _draw(self, rates: RateStore) -> None:
+        """Draw for those who wait and those who will come, once a second at most."""
+        now, is_limited = self._clock.now(), self._calls is not None or self._tokens is not None
+        if not is_limited or now - self._drawn_at < DRAW_EVERY_S:
+            return
+        self._drawn_at = now
+        first = self._queue.first()
+        rations: list[Ration] = []
+        asks: list[RateAsk] = []
+        if isinstance(self._calls, Ration):
+            want = self._calls.wants(len(self._queue))
+            rations.append(self._calls)
+            least = self._calls.lacks(1) if first else 0.0
+            asks.append(RateAsk(f"rpm:{self._name}", self._rpm or 0, want, least))
+        if isinstance(self._tokens, Ration):
+            want = self._tokens.wants(self._waiting_tokens)
+            least = self._tokens.lacks(first.tokens) if first else 0.0
+            rations.append(self._tokens)
+            asks.append(RateAsk(f"tpm:{self._name}", self._tpm or 0, want, least))
+        with suppress(StoreError):  # nothing goes without its row, either
+            for ration, amount in zip(rations, await rates.draw_rates(asks), strict=True):
+                ration.add(amount)
+
     async def _pumped(self) -> None:
         try:
+            if self._rates is not None:
+                await self._draw(self._rates)
             while (waiter := self._queue.first()) is not None:
+                if self._rates is not None:
+                    await self._draw(self._rates)
+                    waiter = self._queue.first()
+                    if waiter is None:
+                        return
                 delay = self._delay(waiter.tokens)
                 if delay == 0.0:
                     self._queue.pop()
+                    self._waiting_tokens -= waiter.tokens
                     if not waiter.future.done():
                         waiter.future.set_result(self._let_go(waiter.tokens))
                     continue
@@ -199,8 +244,11 @@ class Gate:
 class Limits:
     """The gates of a profile's endpoints; a model that none names has a gate of its provider."""
 
-    def __init__(self, endpoints: Sequence[Endpoint], clock: Clock) -> None:
-        self._endpoints, self._clock = tuple(endpoints), clock
+    def __init__(
+        self, endpoints: Sequence[Endpoint], clock: Clock, rates: RateStore | None = None
+    ) -> None:
+        """rates: where processes share the rates of endpoints; None = this one is alone."""
+        self._endpoints, self._clock, self._rates = tuple(endpoints), clock, rates
         self._gates: dict[str, Gate] = {}
         self._by_model: dict[str, Gate] = {}
 
@@ -227,7 +275,7 @@ class Limits:
         endpoint = endpoint or Endpoint(match=f"{provider}/*")
         gate = self._gates.get(endpoint.match)
         if gate is None:
-            gate = self._gates[endpoint.match] = Gate(endpoint, self._clock)
+            gate = self._gates[endpoint.match] = Gate(endpoint, self._clock, self._rates)
         self._by_model[model] = gate
         return gate
 

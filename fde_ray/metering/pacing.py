@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from .shares import RateAsk
+
 T = TypeVar("T")
 
 BURST_S = 10.0
@@ -28,7 +30,7 @@ class Bucket:
 
     def __init__(self, per_minute: float, now: float) -> None:
         self._per_s = per_minute / 60.0
-        self._most = max(1.0, self._per_s * BURST_S)
+        self._most = capacity(per_minute)
         self._level, self._at = self._most, now
 
     def delay(self, amount: float, now: float) -> float:
@@ -45,6 +47,51 @@ class Bucket:
         passed = max(0.0, now - self._at)
         self._level = min(self._most, self._level + passed * self._per_s)
         self._at = max(self._at, now)
+
+
+def capacity(per_minute: float) -> float:
+    """Return what a bucket holds when it is full."""
+    return max(1.0, per_minute / 60.0 * BURST_S)
+
+
+def shared_draw(ask: RateAsk, level: float, at: float, now: float) -> tuple[float, float]:
+    """Return what is granted out of a bucket that held `level` at `at`, and what it holds now."""
+    most = capacity(ask.per_minute)
+    level = min(most, level + max(0.0, now - at) * ask.per_minute / 60.0)
+    granted = min(ask.want, max(0.0, level))
+    if ask.want > 0 and granted < ask.least and level >= min(ask.least, most):
+        granted = ask.least  # larger than the bucket: it goes when that is full
+    return granted, min(most, level - granted)
+
+
+class Ration:
+    """What was drawn out of a bucket that other processes draw from, too."""
+
+    def __init__(self) -> None:
+        self._level = self._used = 0.0
+
+    def delay(self, amount: float, now: float) -> float | None:
+        """Return 0 when `amount` may be taken; None = more has to be drawn first."""
+        return 0.0 if self._level >= amount else None
+
+    def take(self, amount: float, now: float) -> None:
+        self._level -= amount
+        self._used += max(0.0, amount)
+
+    def wants(self, waiting: float) -> float:
+        """Return what to draw: for those who wait, and for half as much again as was used."""
+        return waiting + 1.5 * self._used - self._level
+
+    def lacks(self, amount: float) -> float:
+        return max(0.0, amount - self._level)
+
+    def add(self, amount: float) -> None:
+        self._level += amount
+        self._used = 0.0
+
+    @property
+    def is_low(self) -> bool:
+        return self._level < self._used
 
 
 class FairQueue(Generic[T]):

@@ -89,3 +89,18 @@ def limits_of(policy: BudgetPolicy, owners: Sequence[Owner], now: float) -> tupl
     if policy.day is not None:
         found[f"day:{utc(now)[:10]}"] = policy.day
     return tuple(Limited(*item) for item in sorted(found.items()))
+
+
+class RateAsk(NamedTuple):
+    """What a process wants of a bucket that all share; `least` is of use at all."""
+
+    key: str
+    per_minute: float
+    want: float
+    least: float
+
+
+class RateStore(Protocol):
+    """`store.runs.RunStore` fits."""
+
+    async def draw_rates(self, asks: Sequence[RateAsk]) -> list[float]: ...

@@ -36,7 +36,7 @@ class Endpoint(Record):
     max_parallel: int = Field(default=64, ge=1)
     """Calls under way at once, of each process."""
     rpm: int | None = Field(default=None, ge=1)
-    """Calls a minute, of each process, shared fairly between runs; None = no limit of ours."""
+    """Calls a minute, shared fairly between runs; None = no limit of ours."""
     tpm: int | None = Field(default=None, ge=1)
     """Tokens a minute, prompts and replies, likewise."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -20,8 +20,11 @@ from fde_ray.metering.pacing import (
     Breaker,
     Bucket,
     FairQueue,
+    capacity,
+    shared_draw,
 )
 from fde_ray.metering.places import Wait
+from fde_ray.metering.shares import RateAsk
 from fde_ray.model.chat import Bill, ChatRequest, Usage
 from fde_ray.model.errors import ProviderError
 from fde_ray.model.failures import FailureKind
@@ -260,6 +263,38 @@ async def test_a_call_that_was_never_sent_costs_nothing() -> None:
             pass
     assert caller.at == 0.0
     assert caller.waits == []
+
+
+class Shared:
+    """The buckets of the store, in memory."""
+
+    def __init__(self, clock: LoopClock) -> None:
+        self._clock, self._levels, self.draws = clock, dict[str, tuple[float, float]](), 0
+
+    async def draw_rates(self, asks: Sequence[RateAsk]) -> list[float]:
+        self.draws += 1
+        now, granted = self._clock.now(), []
+        for ask in asks:
+            level, at = self._levels.get(ask.key, (capacity(ask.per_minute), now))
+            amount, level = shared_draw(ask, level, at, now)
+            self._levels[ask.key] = level, now
+            granted.append(amount)
+        return granted
+
+
+@at_ease
+async def test_processes_that_share_a_rate_keep_it_together() -> None:
+    pair = [Caller(rpm=60), Caller(rpm=60)]
+    shared = Shared(pair[0].clock)
+    for one in pair:
+        one.gate = Gate(Endpoint(match="acme/*", rpm=60), one.clock, shared)
+    await asyncio.gather(pair[0].calls("a", 50), pair[1].calls("b", 20))
+    went = sorted(at for one in pair for _, at in one.went)
+    assert len(went) == 70
+    for n in range(len(went) - 30):
+        assert went[n + 29] - went[n] >= 17
+    assert went[-1] <= 64
+    assert shared.draws <= 2 * (went[-1] + 2)
 
 
 @at_ease

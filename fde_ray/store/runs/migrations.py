@@ -194,6 +194,11 @@ def _know_people(transaction: Transaction) -> None:
         transaction.raw(statement)
 
 
+def _share_rates(transaction: Transaction) -> None:
+    for statement in grown(8):
+        transaction.raw(statement)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "create the tables", _create),
     Migration(2, "schedule runs", _schedule),
@@ -202,6 +207,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(5, "release cancelled runs", _release_cancelled),
     Migration(6, "meter calls side by side", _meter),
     Migration(7, "know people", _know_people),
+    Migration(8, "share rates", _share_rates),
 )
 
 _VERSION = Statement(select(func.max(schema.migrations.c.version)))

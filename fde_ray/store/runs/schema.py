@@ -360,3 +360,12 @@ audit = Table(
     info={"since": 7},
 )
 """What people asked the control-plane to change, and whether they might."""
+rates = Table(
+    "rates",
+    metadata,
+    _key("key"),
+    Column("level", Float, nullable=False),
+    _time("at"),
+    info={"since": 8},
+)
+"""Token buckets of endpoints, for all processes together."""

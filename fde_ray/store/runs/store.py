@@ -32,6 +32,7 @@ from .migrations import migrate
 from .notifier import Notifier
 from .pauses import Pauses
 from .people import People
+from .rates import Rates
 from .rebuilding import Rebuilding
 from .reconciling import Reconciling
 from .scheduling import Scheduling
@@ -61,6 +62,7 @@ class RunStore(
     Heard,
     Calls,
     Budgets,
+    Rates,
     Inbox,
     Accounts,
     SpendingReads,
