@@ -1,4 +1,5 @@
-"""Rows in PostgreSQL, objects on S3: a sweep on Ray gives what an inline one on files does."""
+"""The demo on Ray gives what it gives in one process: on files, and with its rows in PostgreSQL and
+its objects on S3."""
 
 from __future__ import annotations
 
@@ -20,8 +21,9 @@ from tests.store.objects.s3_servers import ENVIRON, Servers, make_settings
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.ray, pytest.mark.slow]
 
-SWEEP = ("sweep", "submit", "demo", "--case", "017", "--json")
-NAME = "demo-017"
+SWEEP = ("sweep", "submit", "demo", "--json")
+NAME = "demo"
+ON_RAY = {"schema": "fde_ray.profile/1", "engine": "ray"}
 
 
 @pytest.fixture(scope="module")
@@ -38,24 +40,30 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return canonical_results(home, NAME)
 
 
+def test_the_demo_on_ray_ends_as_it_does_in_one_process(
+    expected: dict[str, Any], tmp_path: Path
+) -> None:
+    said(tmp_path, *SWEEP, "--profile", written(ON_RAY, tmp_path))
+    assert canonical_results(tmp_path, NAME) == expected
+
+
 @pytest.mark.parametrize("name", ["moto", "versitygw"])
-def test_results_are_those_of_an_inline_sweep_on_files(
+def test_the_demo_on_ray_and_servers_ends_as_it_does_in_one_process(
     name: str, servers: Servers, expected: dict[str, Any], tmp_path: Path
 ) -> None:
     settings = with_key_files(make_settings(servers.endpoint(name)), tmp_path)
     with running_postgresql() as server:
-        document = {
-            "schema": "fde_ray.profile/1",
-            "engine": "ray",
-            "store": server.url(),
-            "objects": settings.jsonable(),
-        }
-        profile = tmp_path / "profile.yaml"
-        profile.write_text(json.dumps(document))
-        said(tmp_path, *SWEEP, "--profile", str(profile))
+        document = {**ON_RAY, "store": server.url(), "objects": settings.jsonable()}
+        said(tmp_path, *SWEEP, "--profile", written(document, tmp_path))
     assert asyncio.run(results_on(settings, tmp_path)) == expected
     assert not (tmp_path / "runs.sqlite").exists()
     assert not [path for path in (tmp_path / "objects").rglob("*") if path.is_file()]
+
+
+def written(profile: dict[str, Any], folder: Path) -> str:
+    path = folder / "profile.yaml"
+    path.write_text(json.dumps(profile))
+    return str(path)
 
 
 def with_key_files(settings: S3Settings, folder: Path) -> S3Settings:
