@@ -11,6 +11,7 @@ from fde_ray.model.errors import UserError
 
 from . import cgroups
 from .building import Say
+from .fence import HOLDER
 from .layout import NAME, Layout
 from .machine import check_root
 from .network import CANDIDATES
@@ -62,9 +63,10 @@ def leftovers(layout: Layout) -> list[str]:
 def stop_daemon(layout: Layout, name: str) -> None:
     """Stop one of the cluster's programs and return when it is gone; the rest goes on."""
     path = layout.pids / name
+    running = {p.name for p in layout.pids.glob("*")} - {HOLDER}
     record = read_record(path)
-    if record is None:
-        names = ", ".join(sorted(p.name for p in layout.pids.glob("*"))) or "none, it is down"
+    if record is None or name not in running:
+        names = ", ".join(sorted(running)) or "none, it is down"
         raise UserError(f"the lab runs no {name}; it runs: {names}")
     stop(record, _GRACE_S)
     path.unlink(missing_ok=True)

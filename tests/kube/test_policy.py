@@ -86,6 +86,8 @@ def test_default_deny_leaves_one_address_open(
         pod(namespace, "free", runtime, container("main", script)),
         pod(namespace, "fenced", runtime, container("main", script), labels={"fenced": "yes"}),
     )
+    for name in ("free", "fenced"):
+        kubectl.running_pod(namespace, name)
     everything = dict.fromkeys(targets, True)
     until(lambda: answers(kubectl, namespace, "free") == everything, 40, "the control: all open")
     closed = dict.fromkeys(targets, False) | {"gateway": True}
