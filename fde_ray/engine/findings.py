@@ -76,11 +76,15 @@ async def write_marks(runtime: Runtime, name: str) -> None:
 
 
 async def found_run(runtime: Runtime, prefix: str) -> tuple[str, SweepRun]:
-    """Return (sweep, run) of the one run whose id begins with `prefix`; else UserError."""
+    """Return (sweep, run) of the one run whose id begins with `prefix`; else UserError.
+
+    Of the sweeps that want it, one that is not cancelled comes first.
+    """
     if len(prefix) < MIN_PREFIX:
         raise UserError(f"give at least {MIN_PREFIX} digits of the run id")
     matches: dict[str, tuple[str, SweepRun]] = {}
-    for sweep in await runtime.store.sweeps():
+    sweeps = await runtime.store.sweeps()
+    for sweep in sorted(sweeps, key=lambda sweep: sweep.state == "cancelled"):
         for run in (await Controller(runtime).status(sweep.name)).runs:
             if run.run_id.startswith(prefix.lower()):
                 matches.setdefault(run.run_id, (sweep.name, run))

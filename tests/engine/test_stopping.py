@@ -13,6 +13,7 @@ import pytest
 from fde_ray.engine.controller import Controller
 from fde_ray.engine.driver import ShardDriver, own_pools
 from fde_ray.engine.explaining import explained
+from fde_ray.engine.findings import found_run
 from fde_ray.engine.inline import ALL_SHARDS
 from fde_ray.engine.patrol import Patrol
 from fde_ray.engine.runtime import Runtime
@@ -114,6 +115,20 @@ def test_explain_names_the_pause_or_cancel_of_a_live_run(tmp_path: Path, state: 
             await (controller.pause if state == "paused" else controller.cancel)(SPEC.name)
             said = (await explained(runtime, SPEC.name, run)).reasons
             assert any(told in reason for reason in said), said
+
+    played(main)
+
+
+def test_a_shared_run_is_looked_at_as_the_sweep_sees_it_that_still_wants_it(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, make_stage()) as runtime:
+            await submitted(runtime, SPEC, SPEC.evolve(name="other"))
+            (run,) = await runtime.store.runs_of_sweep(SPEC.name)
+            assert (await found_run(runtime, run.run_id[:8]))[0] == SPEC.name
+            await Controller(runtime).cancel(SPEC.name)
+            assert (await found_run(runtime, run.run_id[:8]))[0] == "other"
 
     played(main)
 
