@@ -50,6 +50,7 @@ def main() -> None:
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.close(0)
             os.dup2(2, 1)
             os._exit(exit_code(json.loads(line)))
