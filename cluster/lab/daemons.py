@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from .certificates import SERVICE_ACCOUNTS
 from .layout import SOURCES, Layout
@@ -15,24 +15,24 @@ _ETCD = "http://127.0.0.1:2379"
 class Daemon(NamedTuple):
     name: str
     argv: tuple[str, ...]
-    first: bool = False
-    """Whether it starts before the API server answers."""
+    needs: Literal["nothing", "api", "node"] = "api"
+    """What has to be there before it starts: else it gives up at once."""
 
 
 def daemons(layout: Layout, network: Network) -> tuple[Daemon, ...]:
     """Return them in the order in which they start."""
     kube = str(layout.bin / "kube")
     return (
-        Daemon("containerd", _containerd(layout), first=True),
-        Daemon("etcd", (kube, "etcd", *_etcd(layout)), first=True),
-        Daemon("apiserver", (kube, "apiserver", *_apiserver(layout, network)), first=True),
+        Daemon("containerd", _containerd(layout), "nothing"),
+        Daemon("etcd", (kube, "etcd", *_etcd(layout)), "nothing"),
+        Daemon("apiserver", (kube, "apiserver", *_apiserver(layout, network)), "nothing"),
         Daemon("controller-manager", (kube, "controller-manager", *_controllers(layout, network))),
         Daemon("scheduler", (kube, "scheduler", *_scheduler(layout))),
         Daemon("kubelet", (kube, "kubelet", *_kubelet(layout, network))),
         Daemon("proxy", (kube, "proxy", *_proxy(layout, network))),
-        Daemon("kube-router", _kube_router(layout)),
         Daemon("coredns", _coredns(layout)),
         Daemon("kwok", _kwok(layout, network)),
+        Daemon("kube-router", _kube_router(layout), "node"),
     )
 
 

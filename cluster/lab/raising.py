@@ -59,6 +59,7 @@ class Lab:
     def __init__(self, layout: Layout, state: LabState) -> None:
         self.layout = layout
         self.network: Network = state.network
+        self._daemons = {each.name: each for each in daemons(layout, state.network)}
         self.path = f"{layout.bin}:{SYSTEM_PATH}"
         self.group = cgroups.make_groups()
 
@@ -71,20 +72,17 @@ class Lab:
         store = Store(self.layout, enter, self.path)
         if is_new:
             store.reset()
-        wanted = daemons(self.layout, self.network)
-        for daemon in wanted:
-            if daemon.first:
-                self.start(daemon, fence)
+        self._start_all("nothing", fence)
         store.wait()
         if is_new:
-            self._import_images(store, wanted[0], fence, say)
+            self._import_images(store, fence, say)
         api = Api(self.layout, self.network)
         self._wait("the API server", api.is_ready)
         say(f"API server ready after {time.monotonic() - began:.1f} s")
-        for daemon in wanted:
-            self.start(daemon, fence)
+        self._start_all("api", fence)
         self._apply(api, enter)
         self._wait("the node", lambda: api.node_is_ready(NODE))
+        self._start_all("node", fence)
         self._wait("the network policies", lambda: self._has_policies(enter))
         say(f"node ready after {time.monotonic() - began:.1f} s")
 
@@ -94,12 +92,16 @@ class Lab:
         fence = raise_fence(self.layout, self.network, self.group, self.path)
         store = Store(self.layout, entering(fence), self.path)
         store.reset()
-        containerd = daemons(self.layout, self.network)[0]
-        self.start(containerd, fence)
+        self._start(self._daemons["containerd"], fence)
         store.wait()
-        self._import_images(store, containerd, fence, say)
+        self._import_images(store, fence, say)
 
-    def start(self, daemon: Daemon, fence: PidRecord) -> None:
+    def _start_all(self, needs: str, fence: PidRecord) -> None:
+        for daemon in self._daemons.values():
+            if daemon.needs == needs:
+                self._start(daemon, fence)
+
+    def _start(self, daemon: Daemon, fence: PidRecord) -> None:
         record_file = self.layout.pids / daemon.name
         if lives(read_record(record_file)):
             return
@@ -107,15 +109,15 @@ class Lab:
         argv = [*entering(fence), *daemon.argv]
         write_record(record_file, spawn(argv, log, self.group, self.path))
 
-    def _import_images(self, store: Store, containerd: Daemon, fence: PidRecord, say: Say) -> None:
+    def _import_images(self, store: Store, fence: PidRecord, say: Say) -> None:
         """Only while no container exists can the catalogue of images be kept for the next lab."""
         missing = store.missing()
         for archive in missing:
             store.add(archive, say)
         if missing:
-            lowering.stop_daemon(self.layout, containerd.name)
+            lowering.stop_daemon(self.layout, "containerd")
             store.keep_catalogue()
-            self.start(containerd, fence)
+            self._start(self._daemons["containerd"], fence)
             store.wait()
 
     def _write_files(self) -> None:

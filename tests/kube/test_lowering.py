@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -111,7 +112,8 @@ def test_lab_that_lost_its_processes_is_cleared_and_comes_back_empty(
     """As after a loss of power: the notes are there, nothing runs."""
     use(up(layout))
     for line in processes_of(layout):
-        os.kill(int(line.split()[0]), signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(line.split()[0]), signal.SIGKILL)
     until(lambda: not processes_of(layout), 20, "the processes to be gone")
     assert lab_command("status").returncode == 1
     kubectl = up(layout)

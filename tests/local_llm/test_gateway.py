@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,9 +13,11 @@ import pytest
 
 from fde_ray.engine.runtime import Runtime, opened_runtime
 from fde_ray.gateway.app import run_plane_app
+from fde_ray.gateway.bodies import parse_chat
 from fde_ray.gateway.messages import TokenRequest
+from fde_ray.model.chat import Bill
 from fde_ray.model.profile import Endpoint, Profile
-from fde_ray.model.states import Scope
+from fde_ray.model.states import Role, Scope
 from fde_ray.store.runs import CallRow
 from tests.store.builders import make_inputs, make_plan, run_id
 
@@ -99,6 +102,90 @@ async def test_a_stream_comes_through_the_plane_and_is_counted(
     usage = (await only_call(runtime)).usage
     assert usage is not None
     assert usage["source"] == "provider"
+    assert 1 <= usage["completion_tokens"] <= 8
+
+
+@pytest.mark.parametrize("pieces", [0, 1], ids=["at once", "in the middle"])
+async def test_a_stream_that_its_caller_leaves_is_counted_as_the_server_counts_it(
+    runtime: Runtime, client: httpx.AsyncClient, pieces: int
+) -> None:
+    whole = (await client.post("/v1/chat/completions", json=CHAT)).json()["usage"]
+    request = parse_chat({**CHAT, "stream": True}).assigned("local/gemma")
+    (first,) = await runtime.store.calls_of(run_id(1))
+    stream = runtime.calls.stream(request, bill_of(first), "left")
+    reading = asyncio.create_task(read(stream, pieces or 1))
+    if pieces:
+        await reading
+    else:
+        await asyncio.sleep(0.05)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    assert await runtime.calls.landed(60) == 0
+    _, left = await runtime.store.calls_of(run_id(1))
+    assert (left.state, left.usage and left.usage["source"]) == ("finished", "provider")
+    assert left.usage is not None
+    for name in ("prompt_tokens", "completion_tokens"):
+        assert left.usage[name] == whole[name]
+
+
+async def read(stream: AsyncIterator[Any], pieces: int) -> None:
+    """Read some pieces, and leave."""
+    for _ in range(pieces):
+        await anext(stream)
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+def bill_of(row: CallRow) -> Bill:
+    return Bill(run_id=row.run_id, subject=row.subject, role=Role.AGENT, case_id="017")
+
+
+SAID = "The capital of France is"
+SPOKEN: list[tuple[str, dict[str, Any], tuple[str, str]]] = [
+    (
+        "/v1/responses",
+        {"model": "local/gemma", "input": SAID, "temperature": 0, "max_output_tokens": 8},
+        ("input_tokens", "output_tokens"),
+    ),
+    (
+        "/v1/messages",
+        {
+            "model": "local/gemma",
+            "max_tokens": 8,
+            "temperature": 0,
+            "messages": [{"role": "user", "content": SAID}],
+        },
+        ("input_tokens", "output_tokens"),
+    ),
+    (
+        "/v1beta/models/local/gemma:generateContent",
+        {
+            "contents": [{"role": "user", "parts": [{"text": SAID}]}],
+            "generationConfig": {"maxOutputTokens": 8, "temperature": 0},
+        },
+        ("promptTokenCount", "candidatesTokenCount"),
+    ),
+]
+
+
+@pytest.mark.filterwarnings("ignore:Items? .* on TypedDict:UserWarning")
+@pytest.mark.filterwarnings("ignore:Accessing the 'model_.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning")
+@pytest.mark.parametrize(("path", "body", "names"), SPOKEN, ids=lambda v: str(v)[:20])
+async def test_a_real_server_is_reached_in_every_dialect_and_counted(
+    runtime: Runtime,
+    client: httpx.AsyncClient,
+    path: str,
+    body: dict[str, Any],
+    names: tuple[str, str],
+) -> None:
+    reply = await client.post(path, json=body, timeout=120)
+    assert reply.status_code == 200, reply.text
+    said = reply.json().get("usage") or reply.json()["usageMetadata"]
+    usage = (await only_call(runtime)).usage
+    assert usage is not None
+    cached = said.get("cache_read_input_tokens") or 0
+    counted = (said[names[0]] + cached, said[names[1]])
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == counted
     assert 1 <= usage["completion_tokens"] <= 8
 
 
