@@ -124,11 +124,11 @@ def test_a_shared_run_is_looked_at_as_the_sweep_sees_it_that_still_wants_it(
 ) -> None:
     async def main() -> None:
         async with opened(tmp_path, make_stage()) as runtime:
-            await submitted(runtime, SPEC, SPEC.evolve(name="other"))
+            await submitted(runtime, SPEC, SPEC.evolve(name="yet-another"))
             (run,) = await runtime.store.runs_of_sweep(SPEC.name)
             assert (await found_run(runtime, run.run_id[:8]))[0] == SPEC.name
             await Controller(runtime).cancel(SPEC.name)
-            assert (await found_run(runtime, run.run_id[:8]))[0] == "other"
+            assert (await found_run(runtime, run.run_id[:8]))[0] == "yet-another"
 
     played(main)
 
