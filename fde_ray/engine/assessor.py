@@ -113,6 +113,8 @@ class Assessor:
         state = dialogue.replay(self._conversation.config(plan), known.events)
         graded = await self._unpacked(plan, attempt, state, folder)
         routes, chosen = await self._scored(graded, stages)
+        # Nobody comes back to it once the run is done: a driver that dies then would leave it.
+        await _cleared(folder)
         if chosen.grade is GradeState.GRADE_MISSING:
             return not await self._retried(plan, known.grade, routes, chosen, stages)
         if plan.condition.kind.has_questions:
