@@ -6,18 +6,20 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 
-from fde_ray.gateway.messages import Heartbeat, HeartbeatReply
+from fde_ray.gateway.app import run_plane_app
+from fde_ray.gateway.messages import Heartbeat, HeartbeatReply, TokenRequest
 from fde_ray.gateway.plane import Plane
 from fde_ray.metering.ledger import MeteredChat
 from fde_ray.metering.prices import load_prices
-from fde_ray.model.errors import ProviderError, Refusal
+from fde_ray.model.errors import ProviderError, Refusal, StoreError
 from fde_ray.model.states import PauseCause, Scope
 from fde_ray.store.runs import RunStore
 from fde_ray.store.runs.vitals import Vitals
 from tests.gateway.planes import EXTRACT, SOLVE, Bench, make_bench
-from tests.gateway.test_calls import wire
+from tests.gateway.test_calls import BODY, wire
 from tests.gateway.test_turns import turn
 from tests.gateway.test_waits import LONG, cause, until
 from tests.store.builders import ManualClock, make_replied, run_id
@@ -165,8 +167,6 @@ async def test_a_pause_that_came_too_soon_ends_with_the_next_heartbeat(
 
 
 async def test_the_second_shim_is_told_at_both(bench: Bench, other: Plane) -> None:
-    from fde_ray.gateway.messages import TokenRequest
-
     token = await bench.started()
     request = TokenRequest(
         subject=SOLVE,
@@ -235,3 +235,57 @@ async def test_heartbeats_of_many_sessions_are_one_read(
     monkeypatch.setattr(bench.plane._beats, "_read", counted)
     await asyncio.gather(*(beat(bench.plane, token) for token in tokens * 3))
     assert asked == [(SOLVE, f"{run_id(2)}.1")]
+
+
+async def test_ten_minutes_without_gateway_and_database_cost_an_agent_nothing(
+    bench: Bench, other: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of a turn, with a call at its provider: it is held, answered and paid once."""
+    store, clock = bench.store, bench.clock
+    calls = MeteredChat(bench.model, store, load_prices(), Still(clock))
+    plane = Plane(store=store, objects=bench.objects, calls=calls, signer=bench.signer, clock=clock)
+    token = (await other.issue_token(_request(bench))).token
+    await plane.started(token)
+    await plane.clocks.breathe(plane._replica)
+    await plane.post_turn(token, turn())
+    bench.model.gate = asyncio.Event()
+    call = asyncio.create_task(plane.chat(token, wire(), "c1"), name="call")
+    await bench.model.reached.wait()
+    clock.at += 2
+
+    async def away(*_: object) -> object:
+        raise StoreError("away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(store._db, "_call", away)
+        bench.model.gate.set()
+        client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(run_plane_app(plane, clock)),
+            base_url="http://plane",
+            headers={"authorization": f"Bearer {token}"},
+        )
+        async with client:
+            for method, path, body in (
+                ("POST", "/v1/heartbeat", {"held": ["c1"]}),
+                ("GET", "/v1/turns/1?wait_s=1", None),
+                ("POST", "/v1/chat/completions", BODY),
+            ):
+                clock.at += 200
+                said = await client.request(method, path, json=body)
+                assert (said.status_code, said.json()["error"]["fault"]) == (503, "ours")
+        assert not call.done()
+    # The other replica is the first one back, and writes the silence down as a pause.
+    await other.clocks.breathe(other._replica)
+    assert (await call).message["content"] == "hello 1"
+    assert (await other.chat(token, wire(), "c1")).message["content"] == "hello 1"
+    await store.append_event(SOLVE, make_replied(2))
+    assert (await other.turn_reply(token, 1)).action == "finish"
+    said = await beat(plane, token)
+    assert (said.charged_s, said.paused_s, said.reason) == (0, 602, "finished")
+    (row,) = await store.calls_of(run_id(1))
+    assert (row.state, len(bench.model.sent)) == ("finished", 1)
+
+
+def _request(bench: Bench) -> TokenRequest:
+    secret = bench.signer.bootstrap_secret(SOLVE)
+    return TokenRequest(subject=SOLVE, secret=secret, nonce="n", scope=Scope.SOLVE)
