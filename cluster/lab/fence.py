@@ -17,7 +17,7 @@ from fde_ray.model.errors import UserError, shortened
 
 from .layout import NAME, Layout
 from .network import Network
-from .processes import PidRecord, last_lines, lives, read_record, spawn, write_record
+from .processes import PidRecord, last_lines, lives, read_record, spawn, stop, write_record
 
 COVERED_FOLDERS = (
     "/run/containerd",
@@ -93,6 +93,16 @@ def raise_fence(layout: Layout, network: Network, group: Path, path: str) -> Pid
     argv = ["unshare", "--mount", "--net", "--propagation", "private", "/bin/sh", "-euc"]
     record = spawn([*argv, holder_script(layout)], log, group, path)
     write_record(layout.pids / HOLDER, record)
+    try:
+        _finish(record, network, ready, log)
+    except UserError:
+        # A fence without its link must not be taken for a whole one by the next command.
+        stop(record, grace_s=1.0)
+        raise
+    return record
+
+
+def _finish(record: PidRecord, network: Network, ready: Path, log: Path) -> None:
     give_up = time.monotonic() + _READY_S
     while not ready.exists():
         if not lives(record) or time.monotonic() > give_up:
@@ -100,7 +110,6 @@ def raise_fence(layout: Layout, network: Network, group: Path, path: str) -> Pid
         time.sleep(0.01)
     for command in link_commands(network, record.pid):
         run(command.split())
-    return record
 
 
 def holder(layout: Layout) -> PidRecord | None:

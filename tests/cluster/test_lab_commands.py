@@ -55,6 +55,18 @@ def test_part_of_no_lab_cannot_be_stopped(capsys: pytest.CaptureFixture[str]) ->
     assert "runs no kubelet; it runs: none, it is down" in capsys.readouterr().err
 
 
+def test_fence_is_no_part_that_can_be_stopped(
+    own_folders: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pids = own_folders / "home" / "pids"
+    pids.mkdir(parents=True)
+    for name in ("fence", "etcd"):
+        (pids / name).write_text('{"pid": 1, "started": 1, "boot": "another"}')
+    assert main(["stop", "fence"]) == 2
+    assert "runs no fence; it runs: etcd" in capsys.readouterr().err
+    assert (pids / "fence").exists()
+
+
 @pytest.mark.parametrize(("count", "advice"), [("3", "make lab-up"), ("-1", "say 0 or more")])
 def test_nodes_need_a_lab_and_a_number(
     capsys: pytest.CaptureFixture[str], count: str, advice: str

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from cluster.lab import cgroups
 from cluster.lab.fence import COVERED_FOLDERS, COVERED_SETTINGS
 from cluster.lab.layout import NAME, Layout
 from tests.kube.commands import lab_command
-from tests.kube.kubectl import Kubectl, until
+from tests.kube.kubectl import Kubectl
 from tests.kube.pods import RUNTIMES, container, pod
 
 pytestmark = pytest.mark.kube
@@ -111,10 +110,7 @@ def test_lab_that_lost_its_processes_is_cleared_and_comes_back_empty(
 ) -> None:
     """As after a loss of power: the notes are there, nothing runs."""
     use(up(layout))
-    for line in processes_of(layout):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(line.split()[0]), signal.SIGKILL)
-    until(lambda: not processes_of(layout), 20, "the processes to be gone")
+    assert cgroups.kill_members(timeout_s=20) == set()
     assert lab_command("status").returncode == 1
     kubectl = up(layout)
     assert "used" not in kubectl.run("get", "namespaces", "-o", "name")
