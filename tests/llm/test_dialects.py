@@ -130,6 +130,16 @@ def test_cache_writes_of_an_unknown_kind_are_the_dearest_that_were_asked_for() -
     assert usage.source == "estimated"
 
 
+def test_usage_that_grows_with_each_event_is_not_added_up() -> None:
+    fold = rules_of("chat").fold()
+    for count in (1, 2, 3):
+        choice = {"index": 0, "delta": {"content": "x"}, "finish_reason": None}
+        usage = {"prompt_tokens": 9, "completion_tokens": count}
+        fold.add({"id": "c", "choices": [choice], "usage": usage})
+    assert fold.usage == {"prompt_tokens": 9, "completion_tokens": 3}
+    assert fold.reply()["choices"][0]["message"]["content"] == "xxx"
+
+
 def test_a_prompt_that_gemini_blocks_is_a_reply_without_candidates() -> None:
     blocked = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {}}
     fold = rules_of("gemini").fold()
