@@ -47,6 +47,9 @@ class Api:
         conditions = node.get("status", {}).get("conditions", [])
         return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
+    def has_system_namespace(self) -> bool:
+        return bool(self.get("/api/v1/namespaces/kube-system"))
+
     def has_default_account(self) -> bool:
         """A namespace gets its `default` service account a second or two after it was made."""
         return bool(self.get("/api/v1/namespaces/default/serviceaccounts/default"))

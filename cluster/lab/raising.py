@@ -83,6 +83,7 @@ class Lab:
         self._apply(api, enter)
         self._wait("the node", lambda: api.node_is_ready(NODE))
         self._start_all("node", fence)
+        self._wait("the first service account", api.has_default_account)
         self._wait("the network policies", lambda: self._has_policies(enter))
         say(f"node ready after {time.monotonic() - began:.1f} s")
 
@@ -133,7 +134,7 @@ class Lab:
         _link_binaries(layout)
 
     def _apply(self, api: Api, enter: list[str]) -> None:
-        self._wait("the first service account", api.has_default_account)
+        self._wait("the first namespace", api.has_system_namespace)
         kubectl = [*enter, str(self.layout.bin / "kube"), "kubectl"]
         how = ["--kubeconfig", str(self.layout.kubeconfig), "apply", "--server-side", "-f", "-"]
         run([*kubectl, *how], text=as_list(first_objects(self.network)), path=self.path)
