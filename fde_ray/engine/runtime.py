@@ -153,6 +153,7 @@ async def opened_runtime(
             tenant=profile.tenant,
             metrics=metrics,
             other_models=profile.other_models,
+            provider_retries=profile.provider_retries,
         )
         yield Runtime(
             profile=profile,

@@ -30,7 +30,7 @@ class AgentCalls:
 
     A call that waits for a place of ours is held here: its shim knows nothing of it.
     other_models: what becomes of a call of another model than the session's. heard: who else hears
-    of waits.
+    of waits. retries: of a provider that is not there, before a shim hears of it.
     """
 
     def __init__(
@@ -40,9 +40,10 @@ class AgentCalls:
         clocks: SessionClocks,
         other_models: OtherModels,
         heard: Callable[[Waiting], Waiting],
+        retries: int = 0,
     ) -> None:
         self._calls, self._open_turns, self._clocks = calls, open_turns, clocks
-        self._other_models, self._heard = other_models, heard
+        self._other_models, self._heard, self._retries = other_models, heard, retries
 
     async def complete(
         self, claims: TokenClaims, session: Session, request: WireRequest, call_id: str
@@ -104,6 +105,7 @@ class AgentCalls:
     def _terms(self, session: Session, call_id: str) -> dict[str, Any]:
         return {
             "budget_nanousd": session.budget_nanousd,
+            "retries": self._retries,
             "waiting": self._heard(partial(self._clocks.waits, session.subject, call_id)),
         }
 

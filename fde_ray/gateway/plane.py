@@ -90,6 +90,7 @@ class Plane:
         ingest: str | None = None,
         other_models: OtherModels = "map",
         metrics: CallMetrics | None = None,
+        provider_retries: int = 0,
     ) -> None:
         self.clocks = SessionClocks(store, clock)
         self._store, self._clock, self._signer = store, clock, signer
@@ -102,7 +103,9 @@ class Plane:
         self._turns = Turns(store, self.open_turns, self.clocks, clock)
         self._collection = Collection(store, objects, tenant)
         heard = _unheard if metrics is None else partial(metrics.hearing, clock=clock)
-        self._calls = AgentCalls(calls, self.open_turns, self.clocks, other_models, heard)
+        self._calls = AgentCalls(
+            calls, self.open_turns, self.clocks, other_models, heard, provider_retries
+        )
         # A grade-plane that lives is no comfort to a solving run.
         kind = "run-" if evaluate is None else GRADING
         self._replica = kind + secrets.token_hex(8)
