@@ -324,12 +324,12 @@ async def served(agent: Agent) -> bool:
 
 def test_h14_waiting_for_a_provider_is_not_working_time(tmp_path: Path) -> None:
     class Throttled(FailingChat):
-        """429 for the first forty calls."""
+        """429 for the first hundred calls."""
 
         async def complete(self, request, bill):  # type: ignore[no-untyped-def]
             if bill.role is not Role.AGENT:
                 return await self._offline.complete(request, bill)
-            if self.failed < 40:
+            if self.failed < 100:
                 self.failed += 1
                 raise self._error
             return ChatReply(message={"content": "hi"}, model=request.model)
