@@ -140,6 +140,8 @@ async def lived(home: Path, world: World, director: Director, sweep: str) -> Lif
     stage = cast("WorldStage", Fenced(life, "sandbox", world.stage))
     chat = cast("Chat", Fenced(life, "chat", world.provider))
     async with opened(home, stage, chat=chat, **PROFILE) as runtime:
+        # Lives are processes of one host, and all earlier ones are dead.
+        runtime.store._started = lambda pid: None
         with life.led(runtime):
             world.stage.host = life.host
             try:
