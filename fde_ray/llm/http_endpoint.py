@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from io import BytesIO
 from typing import Any
 
 import aiohttp
@@ -33,6 +34,7 @@ CONNECT_TIMEOUT_S = 10.0
 KEEP_ALIVE_S = 4.0
 """Shorter than servers keep an idle connection: the shortest known is 5 s."""
 MAX_ERROR_BYTES = 64 * 1024
+LARGE_BODY = 512 * 1024
 HEADERS = {
     "content-type": "application/json",
     "accept-encoding": "identity",
@@ -137,7 +139,7 @@ class HttpEndpoint:
             async with (
                 asyncio.timeout(self._endpoint.timeout),
                 self._opened().post(
-                    url, data=body, headers=headers, allow_redirects=False
+                    url, data=_payload(body), headers=headers, allow_redirects=False
                 ) as response,
             ):
                 if response.status != 200:
@@ -178,6 +180,11 @@ class HttpEndpoint:
         if key is not None:
             body = key.masked(body.decode("utf-8", "replace")).encode()
         return status_error(response.status, body, after, self._clock.now())
+
+
+def _payload(body: bytes) -> bytes | BytesIO:
+    """Return what to send; a large body goes in pieces, so that other calls go on meanwhile."""
+    return body if len(body) < LARGE_BODY else BytesIO(body)
 
 
 def wire_of(request: ChatRequest, *, stream: bool) -> WireRequest:

@@ -384,6 +384,16 @@ async def test_what_sets_prices_and_addresses_is_not_the_agents_to_say(
         assert speaker.fake.bodies == [sent_to_provider(CHAT, stream=False)]
 
 
+async def test_a_body_of_many_images_passes_unharmed(
+    tmp_path: Path, store: RunStore, clock: ManualClock
+) -> None:
+    image = {"mimeType": "image/png", "data": "A" * 3_000_000}
+    request = {"contents": [{"role": "user", "parts": [{"inlineData": image}]}]}
+    async with speaking(tmp_path, store, clock, "gemini", whole(GEMINI)) as speaker:
+        assert (await speaker.post(GEMINI.path, request)).status_code == 200
+        assert speaker.fake.bodies == [request]
+
+
 async def test_a_reply_in_the_background_would_be_counted_by_nobody(
     tmp_path: Path, store: RunStore, clock: ManualClock
 ) -> None:
