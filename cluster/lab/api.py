@@ -43,6 +43,9 @@ class Api:
         return bool(self.get("/readyz") == "ok")
 
     def node_is_ready(self, name: str) -> bool:
+        """Ask the kubelet, too: what the server says of it may be old."""
+        if self.get(f"/api/v1/nodes/{name}/proxy/healthz") != "ok":
+            return False
         node = self.get(f"/api/v1/nodes/{name}") or {}
         conditions = node.get("status", {}).get("conditions", [])
         return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)

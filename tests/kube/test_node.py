@@ -64,7 +64,8 @@ def test_stopped_kubelet_comes_back_and_its_pod_ran_on(kubectl: Kubectl, namespa
     assert lab_command("stop", "kubelet").returncode == 0
     assert lab_command("status").returncode == 1
     assert lab_command("up").returncode == 0
-    until(lambda: len(kubectl.logs(namespace, "steady").split()) > 5, 30, "the pod's log")
+    log = ("logs", "-n", namespace, "steady")
+    until(lambda: len(kubectl.attempt(*log).stdout.split()) > 5, 30, "the pod's log")
     found = kubectl.pod(namespace, "steady")
     assert phase(found) == "Running"
     assert found["status"]["containerStatuses"][0]["restartCount"] == 0
