@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Ask a control-plane: submit, follow, pause, resume and cancel sweeps. The token of "
+    help="Ask a control-plane: submit, follow, pause, cancel and delete sweeps. The token of "
     "`fde-ray user add` is read from FDE_RAY_TOKEN.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -120,6 +120,18 @@ def cancel(name: NameArgument, server: ServerOption = None) -> None:
     Example: fde-ray remote cancel my-sweep
     """
     _change("cancel", name, server)
+
+
+@app.command()
+def delete(name: NameArgument, server: ServerOption = None) -> None:
+    """Forget your sweep once it is cancelled and over. Results of its runs stay in the store.
+
+    Example: fde-ray remote delete my-sweep
+    """
+    from .output import note
+
+    said = _asked(server, "DELETE", f"/v1/sweeps/{_quoted(name)}")
+    note(f"sweep {said['name']} is deleted")
 
 
 @app.command()

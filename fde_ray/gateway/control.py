@@ -49,6 +49,7 @@ def control_plane_app(
         ("POST", "/v1/sweeps", desk.submit),
         ("GET", "/v1/sweeps", desk.sweeps),
         ("GET", "/v1/sweeps/{name}", desk.sweep),
+        ("DELETE", "/v1/sweeps/{name}", desk.remove),
         ("POST", "/v1/sweeps/{name}/{action}", desk.change),
         ("GET", "/v1/runs/{run}", desk.run),
         ("GET", "/v1/results", desk.results),
@@ -118,6 +119,20 @@ class Desk:
         if state == "running":
             await self._store.close_breakers(row.name, tenant=self._tenant)
         return json_response({"name": row.name, "state": state})
+
+    async def remove(self, request: Request) -> Response:
+        """Forget a sweep that is cancelled and over. Results of its runs stay where they are."""
+        row = await self._known(str(request.path_params["name"]))
+        await self._permit(_person(request), "delete", row.name)
+        try:
+            await self._store.check_removable(row.name, tenant=self._tenant)
+            # Before the row: what is left after a crash is deleted by a second request.
+            for key in await self._objects.list(layout.sweep_prefix(self._tenant, row.name)):
+                await self._objects.delete(key)
+            await self._store.remove_sweep(row.name, tenant=self._tenant)
+        except UserError as error:
+            raise Refusal(409, Fault.AGENT, str(error), code="not_over") from error
+        return json_response({"name": row.name, "state": "deleted"})
 
     async def _permit(self, person: Person, action: str, sweep: str) -> None:
         """Write down what is asked for; Refusal 403 unless the sweep is theirs to change."""

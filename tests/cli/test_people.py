@@ -101,6 +101,8 @@ def test_a_sweep_is_submitted_from_afar_and_is_its_submitters(
     assert told.json["new"]
     owners = {row["name"]: row["owner"] for row in cli("remote", "status", "--json").json}
     assert owners[name] == "ada"
+    early = cli("remote", "delete", name)
+    assert (early.code, "cancel it first" in early.err) == (2, True)
     assert cli("remote", "cancel", name).code == 0
     spec = tmp_path / "s.yaml"
     spec.write_text("name: x\nendpoints: [{match: '*', base_url: http://127.0.0.1:1}]\n")

@@ -20,10 +20,12 @@ from fde_ray.gateway.people import PREFIX, Person, TokenDoor, checked_name, new_
 from fde_ray.model.errors import Refusal, UserError
 from fde_ray.model.people import OidcProfile
 from fde_ray.model.specs import SweepSpec
+from fde_ray.model.states import Phase, SolveEnd
+from fde_ray.store.objects import layout
 from fde_ray.store.runs import RunStore
 from tests.gateway.planes import Bench
 from tests.gateway.test_control import SPEC
-from tests.store.builders import ManualClock, make_plan
+from tests.store.builders import GRADE, ManualClock, make_plan, run_id
 
 ISSUER, AUDIENCE = "https://id.example", "fde-ray"
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -57,6 +59,7 @@ async def client(bench: Bench) -> AsyncIterator[httpx.AsyncClient]:
         ("GET", "/v1/sweeps"),
         ("GET", "/v1/sweeps/demo"),
         ("POST", "/v1/sweeps/demo/cancel"),
+        ("DELETE", "/v1/sweeps/demo"),
         ("GET", "/v1/runs/x"),
         ("GET", "/v1/results?sweep=demo"),
         ("GET", "/v1/me"),
@@ -118,6 +121,37 @@ async def test_only_the_owner_and_an_admin_change_a_sweep(
         ("ada", action, "demo", "refused"),
         ("root", action, "demo", "allowed"),
     ]
+
+
+async def test_a_sweep_that_is_over_is_deleted_by_its_owner_and_results_stay(
+    client: httpx.AsyncClient, bench: Bench
+) -> None:
+    store, objects = bench.store, bench.objects
+    ada, bob = await user(store, "ada"), await user(store, "bob")
+    assert await store.claim_sweep("demo", "ada", tenant="local")
+    spec, result = layout.spec_key("local", "demo", 1), layout.result_key("local", run_id(1), GRADE)
+    other = layout.spec_key("local", "demo2", 1)
+    for key in (spec, result, other):
+        await objects.create(key, b"{}")
+
+    async def deleted(headers: dict[str, str]) -> tuple[int, str]:
+        said = await client.delete("/v1/sweeps/demo", headers=headers)
+        return said.status_code, said.json().get("error", {}).get("reason", "")
+
+    assert (await deleted(bob))[0] == 403
+    assert await deleted(ada) == (409, "sweep 'demo' is running; cancel it first")
+    await store.set_sweep_state("demo", "cancelled")
+    status, reason = await deleted(ada)
+    assert (status, "have not ended" in reason) == (409, True)
+    for n in (1, 2):
+        await store.close_attempt(f"{run_id(n)}.1", bench.epoch, solve_end=SolveEnd.CANCELLED)
+        await store.move_run(run_id(n), bench.epoch, Phase.PROVISIONING, Phase.CANCELLED)
+    assert await deleted(ada) == (200, "")
+    assert (await deleted(ada))[0] == 404
+    assert await objects.list("") == sorted([result, other])
+    assert (await store.run(run_id(1))).phase is Phase.CANCELLED
+    # Its name is free again.
+    assert await store.submit_sweep("local", "demo", {"name": "demo"}, [make_plan(1)])
 
 
 async def test_submitting_the_sweep_of_another_gives_no_right_to_it(

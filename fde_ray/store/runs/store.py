@@ -35,6 +35,7 @@ from .people import People
 from .rates import Rates
 from .rebuilding import Rebuilding
 from .reconciling import Reconciling
+from .removal import Removal
 from .scheduling import Scheduling
 from .sessions import Sessions
 from .spending import SpendingReads
@@ -68,6 +69,7 @@ class RunStore(
     SpendingReads,
     VitalSigns,
     People,
+    Removal,
 ):
     """`async with RunStore(path, clock) as store:` opens, migrates and closes.
 
