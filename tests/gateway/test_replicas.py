@@ -289,3 +289,20 @@ async def test_ten_minutes_without_gateway_and_database_cost_an_agent_nothing(
 def _request(bench: Bench) -> TokenRequest:
     secret = bench.signer.bootstrap_secret(SOLVE)
     return TokenRequest(subject=SOLVE, secret=secret, nonce="n", scope=Scope.SOLVE)
+
+
+async def test_replicas_that_are_long_gone_are_forgotten_but_their_silence_counts(
+    bench: Bench,
+) -> None:
+    await bench.started()
+    beat_at = bench.store.beat
+    for name in ("run-a", "grade-a"):
+        await beat_at(name)
+    bench.clock.at += 2 * 86_400
+    gap = await beat_at("run-b")
+    assert gap is not None
+    assert gap.closed_at - gap.opened_at == 2 * 86_400
+    names = await bench.store._db.read(
+        lambda t: t.fetch("SELECT group_concat(replica) FROM liveness")
+    )
+    assert sorted(names[0].split(",")) == ["grade-a", "run-b"]

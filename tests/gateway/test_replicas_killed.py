@@ -131,6 +131,9 @@ async def test_a_replica_that_leaves_in_order_leaves_no_doubt(
         assert await checked(fleet, await playing) == 0
         figures = await fleet.replicas[1].measured()
         assert 'fde_ray_llm_calls_total{model="openai/m",outcome="ok",role="agent"}' in figures
+        async with asyncio.timeout(20):
+            while "exit code 0" not in log.read_text():  # noqa: ASYNC110, ASYNC240
+                await asyncio.sleep(0.05)
         assert "left plane=run-plane" in log.read_text()  # noqa: ASYNC240
 
 

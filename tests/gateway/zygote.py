@@ -53,7 +53,9 @@ def main() -> None:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.close(0)
             os.dup2(2, 1)
-            os._exit(exit_code(json.loads(line)))
+            code = exit_code(json.loads(line))
+            print(f"exit code {code}", file=sys.stderr, flush=True)
+            os._exit(code)
         children.append(pid)
         print(pid, flush=True)
     for pid in children:

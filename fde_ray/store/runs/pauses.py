@@ -63,8 +63,18 @@ _HEARD = {
     "solve": Statement(select(func.max(_L.at)).where(_L.replica.not_like(f"{GRADING}%"))),
     "extract": Statement(select(func.max(_L.at)).where(_L.replica.like(f"{GRADING}%"))),
 }
+_KNOWN = Statement(select(_L.at).where(_L.replica == b("replica_")))
+_FORGET = {
+    role: Statement(
+        schema.liveness.delete().where(
+            _L.at < b("before_"), _L.replica.like(f"{GRADING}%") == (role == "extract")
+        )
+    )
+    for role in ("solve", "extract")
+}
 _BEAT = replacing(schema.liveness, "replica", "at")
 _HEARTBEATS = updating_all(schema.attempts, ("subject",), ("heartbeat_at", "cpu_s", "rss_bytes"))
+FORGOTTEN = timedelta(days=1)
 GAP = timedelta(seconds=45)
 """Three missed beats of 15 s."""
 
@@ -132,6 +142,8 @@ class Pauses(Replicas):
 
         def change(t: Transaction) -> Gap | None:
             heard = lived_at(t, role)
+            if t.one(_KNOWN, replica_=replica) is None:
+                t.run(_FORGET[role], before_=now - FORGOTTEN.total_seconds())
             t.run(_BEAT, replica=replica, at=now)
             self._ledger.renew(t)
             if batch:
