@@ -40,19 +40,23 @@ class GroupCommit(Generic[ItemT]):
         execute: Callable[[Callable[[Transaction], list[Outcome]]], Awaitable[list[Outcome]]],
         apply: Callable[[Transaction, Sequence[ItemT]], list[Outcome]],
         window_s: float = WINDOW_S,
+        at_once: int = 1,
     ) -> None:
+        """at_once: transactions under way; more than one where the database has writers side by
+        side, so that nobody waits for a commit that is not his."""
         self._execute, self._apply, self._window_s = execute, apply, window_s
+        self._at_once = at_once
         self._waiting: list[_Waiting[ItemT]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._began_at = float("-inf")
         self._timer: asyncio.Handle | None = None
-        self._commit: asyncio.Task[None] | None = None
+        self._commits: set[asyncio.Task[None]] = set()
 
     async def written(self, item: ItemT) -> Any:
         """Return the item's outcome once it is committed."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            self._loop, self._timer, self._commit, self._waiting = loop, None, None, []
+            self._loop, self._timer, self._commits, self._waiting = loop, None, set(), []
             self._began_at = float("-inf")
         waiting = _Waiting(item, loop.create_future())
         self._waiting.append(waiting)
@@ -60,7 +64,7 @@ class GroupCommit(Generic[ItemT]):
         return await waiting.future
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._timer is None and self._commit is None and self._waiting:
+        if self._timer is None and len(self._commits) < self._at_once and self._waiting:
             due = self._began_at + self._window_s
             if due <= loop.time():
                 self._timer = loop.call_soon(self._begin, loop)
@@ -70,11 +74,13 @@ class GroupCommit(Generic[ItemT]):
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer, self._began_at = None, loop.time()
         batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
-        self._commit = loop.create_task(self._committed(batch), name="group commit")
-        self._commit.add_done_callback(lambda _: self._ended(loop))
+        commit = loop.create_task(self._committed(batch), name="group commit")
+        self._commits.add(commit)
+        commit.add_done_callback(lambda done: self._ended(done, loop))
+        self._schedule(loop)
 
-    def _ended(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._commit = None
+    def _ended(self, done: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> None:
+        self._commits.discard(done)
         if not loop.is_closed():
             self._schedule(loop)
 

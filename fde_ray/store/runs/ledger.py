@@ -1,147 +1,52 @@
 """Writes the ledger: starts and ends of many calls in one transaction, with the budgets they use.
 
-A call waits for its own commit. `decided` says what each start gets; what is reserved, freed and
-spent is written beside the rows, so that a counter and its ledger never differ.
+A call waits for its own commit. What is reserved, freed and spent of run budgets is written beside
+the rows, so that a counter and its ledger never differ. `ledger_rows` has the rows themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from fde_ray.metering.calls import CallFinish, CallStart, Short
-from fde_ray.metering.charges import STATES, CallState, charge_of
+from fde_ray.metering.charges import STATES, charge_of
 from fde_ray.metering.holds import CallElsewhere
-from fde_ray.model.chat import Usage
-from fde_ray.model.clock import Clock, utc
-from fde_ray.model.errors import FdeRayError, StoreError, shortened
-from fde_ray.store.errors import RowMissing
+from fde_ray.model.clock import Clock
+from fde_ray.model.errors import FdeRayError, StoreError
 
-from . import schema
-from .budgets import Counter, kept, locked, owners_in, owners_text, run_owner, settled
-from .database import Database, Transaction, finding_all, keeping_all, updating_all
+from .budgets import Counter, kept, locked, run_owner, settled
+from .database import Database, Transaction
 from .grouping import GroupCommit
 from .leases import given_time, lease_time
+from .ledger_rows import (
+    COMPLETE,
+    INSERT,
+    REPLY,
+    Finish,
+    Item,
+    Key,
+    Standing,
+    Start,
+    Unsent,
+    finish_values,
+    key_of,
+    missing,
+    standing,
+    start_values,
+    unsent,
+)
 from .replicas import RENEW_S, renew
 
-DOUBT_S = 5.0
+DOUBT_S, DOUBT_LOOKS = 5.0, 12
+"""How often, and how many times, a row is looked for that may yet be committed."""
 MOST_ENDED = 20_000
 """Sessions whose calls are remembered for export; nobody exports where there are more."""
-_KEYS = ("call_id", "try_no")
-_INSERT = keeping_all(
-    schema.ledger,
-    *_KEYS,
-    "subject",
-    "run_id",
-    "grade_id",
-    "role",
-    "model",
-    "request_hash",
-    "price_hash",
-    "started_at",
-    "state",
-    "offline",
-    "day",
-    "replica",
-    "model_asked",
-    "reserved_nanousd",
-    "owners",
-    "shrunk_to",
-)
-TOKENS = (
-    "prompt_tokens",
-    "completion_tokens",
-    "cached_tokens",
-    "cache_write_5m_tokens",
-    "cache_write_1h_tokens",
-    "reasoning_tokens",
-)
-"""Columns of a row, fields of its usage."""
-_COMPLETE = updating_all(
-    schema.ledger,
-    _KEYS,
-    (
-        "state",
-        "finished_at",
-        "status",
-        "detail",
-        "usage",
-        *TOKENS,
-        "usage_source",
-        "cost_nanousd",
-        "cost_reason",
-        "model_returned",
-        "offline",
-        "raw_usage",
-    ),
-    "ledger.state IN ('started', 'ambiguous')",
-)
-_STANDING = (
-    "call_id",
-    "try_no",
-    "subject",
-    "state",
-    "replica",
-    "cost_nanousd",
-    "reserved_nanousd",
-    "owners",
-)
-_LOOK = finding_all(schema.ledger, _KEYS, _STANDING)
-_HOLD = finding_all(schema.ledger, _KEYS, _STANDING, locked=True)
-_REPLY = keeping_all(schema.replies, "call_id", "subject", "reply")
-
-
-class _Start(NamedTuple):
-    row: CallStart
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.row.call_id, self.row.try_no
-
-    @property
-    def owners(self) -> tuple[str, ...]:
-        own = () if self.row.budget_nanousd is None else (run_owner(self.row.bill.run_id),)
-        return own + self.row.owners
-
-
-class _Finish(NamedTuple):
-    row: CallFinish
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.row.call_id, self.row.try_no
-
-
-class _Standing(NamedTuple):
-    subject: str
-    state: CallState
-    replica: str | None
-    cost: int | None
-    reserved: int | None
-    owners: str | None
-
-    @property
-    def run_owner(self) -> str | None:
-        return next((one for one in owners_in(self.owners) if one.startswith("run:")), None)
-
-
-class _Unsent(NamedTuple):
-    """A start that may or may not have been written, and was given up: the call never went out."""
-
-    row: CallFinish
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return self.row.call_id, self.row.try_no
-
-
-_Item = _Start | _Finish | _Unsent
 
 
 class LedgerWriter:
@@ -150,32 +55,38 @@ class LedgerWriter:
     def __init__(self, database: Database, clock: Clock, host: str, pid_started: str) -> None:
         self._db, self._clock, self.boot = database, clock, uuid.uuid4().hex
         self._host, self._pid_started = host, pid_started
-        self._group: GroupCommit[_Item] = GroupCommit(self._write, self._apply)
-        self._open: dict[tuple[str, int], str] = {}
+        self._group: GroupCommit[Item] = GroupCommit(
+            self._write, self._apply, at_once=max(1, database.dialect.connections - 1)
+        )
+        self._open: dict[Key, str] = {}
         """The subjects of the tries under way here."""
-        self.ended: dict[str, list[tuple[str, int]]] = {}
+        self._starting: set[Key] = set()
+        self.ended: dict[str, list[Key]] = {}
         """The tries that ended here, by session, until somebody takes them."""
         self._is_closed = False
-        self._doubts: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._doubts: dict[Key, asyncio.Task[None]] = {}
         self._time = time.monotonic
         self._renewed_at = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
         self._renewal: asyncio.Task[None] | None = None
 
     async def started(self, row: CallStart) -> Short | None:
-        item = _Start(row)
+        item = Start(row)
+        self._starting.add(item.key)
         try:
             short: Short | None = await self._group.written(item)
-        except StoreError:
+            if short is None:
+                self._open[item.key] = row.bill.subject
+                self._keep_alive()
+        except (StoreError, asyncio.CancelledError):
             self._give_up(item)
             raise
-        if short is None:
-            self._open[item.key] = row.bill.subject
-            self._keep_alive()
+        finally:
+            self._starting.discard(item.key)
         return short
 
     async def finished(self, row: CallFinish) -> None:
-        item = _Finish(row)
+        item = Finish(row)
         await self._group.written(item)
         if (subject := self._open.pop(item.key, None)) is not None:
             self.ended.setdefault(subject, []).append(item.key)
@@ -207,19 +118,21 @@ class LedgerWriter:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _give_up(self, item: _Start) -> None:
+    def _give_up(self, item: Start) -> None:
         """Close the row, should it be there, as soon as the store is back."""
         if item.key not in self._doubts and not self._is_closed:
-            doubt = asyncio.create_task(self._cleared(_unsent(item.row)), name="unsent call")
+            doubt = asyncio.create_task(self._cleared(unsent(item.row)), name="unsent call")
             self._doubts[item.key] = doubt
             doubt.add_done_callback(lambda _: self._doubts.pop(item.key, None))
 
-    async def _cleared(self, item: _Unsent) -> None:
-        while True:
+    async def _cleared(self, item: Unsent) -> None:
+        looks = 0
+        while looks < DOUBT_LOOKS:
             await self._clock.sleep(DOUBT_S)
             with suppress(StoreError):
-                await self._group.written(item)
-                return
+                looks += 1
+                if await self._group.written(item):
+                    return
 
     def _keep_alive(self) -> None:
         if self._timer is None:
@@ -251,32 +164,44 @@ class LedgerWriter:
         renew(t, self.boot, self._host, self._pid_started, now)
         self._renewed_at = self._time()
 
-    def _apply(self, t: Transaction, items: Sequence[_Item]) -> list[Any]:
-        starts = {item.key: item for item in items if isinstance(item, _Start)}
-        ends = {item.key: item for item in items if isinstance(item, _Finish)}
-        busy = starts.keys() | ends.keys() | self._open.keys()
-        unsent = {i.key: i for i in items if isinstance(i, _Unsent) and i.key not in busy}
+    def _apply(self, t: Transaction, items: Sequence[Item]) -> list[Any]:
+        starts = {item.key: item for item in items if isinstance(item, Start)}
+        ends = {item.key: item for item in items if isinstance(item, Finish)}
+        doubtful = {i.key: i for i in items if isinstance(i, Unsent) and i.key not in starts}
         if self._is_due():
             self._renew(t)
-        outcomes: dict[tuple[str, int], Any] = {}
-        ends |= _known(t, unsent)
+        there = standing(t, list(doubtful))
+        outcomes: dict[Key, Any] = {key: key in there for key in doubtful}
+        ends |= self._never_sent(there.keys(), doubtful)
         held = [end for end in ends.values() if end.row.is_held]
-        bound = [start for start in starts.values() if start.row.budget_nanousd is not None]
+        bound = [start for start in starts.values() if start.is_bound]
+        reserved: frozenset[Key] = frozenset()
         if held or bound:
-            outcomes |= self._with_budgets(t, bound, held)
+            shorts, reserved = self._with_budgets(t, bound, held)
+            outcomes |= shorts
         begun = [start for key, start in starts.items() if key not in outcomes]
-        outcomes |= self._begun(t, begun)
+        outcomes |= self._begun(t, begun, reserved)
         outcomes |= self._ended(t, list(ends.values()))
         return [outcomes.get(item.key) for item in items]
 
+    def _never_sent(self, there: Set[Key], doubtful: Mapping[Key, Unsent]) -> dict[Key, Finish]:
+        """Return the ends of those that were written after all, and are not begun again.
+
+        Whoever begins one again says so before he locks its row: asked while we have the lock, he
+        cannot be missed.
+        """
+        idle = there - self._starting - self._open.keys()
+        return {key: Finish(doubtful[key].row) for key in idle}
+
     def _with_budgets(
-        self, t: Transaction, bound: Sequence[_Start], held: Sequence[_Finish]
-    ) -> dict[tuple[str, int], Any]:
-        """Settle the ends, then reserve for the starts; return what keeps a start from beginning.
+        self, t: Transaction, bound: Sequence[Start], held: Sequence[Finish]
+    ) -> tuple[dict[Key, Short], frozenset[Key]]:
+        """Settle the ends, then reserve for the starts; return what keeps a start from beginning,
+        and for which ones was reserved.
 
         Rows that are there are repeats: nothing is reserved twice.
         """
-        before = _standing(t, [*(one.key for one in held), *(one.key for one in bound)])
+        before = standing(t, [*(one.key for one in held), *(one.key for one in bound)])
         fresh = [one for one in bound if one.key not in before]
         freed = [one for one in held if one.key in before and before[one.key].run_owner]
         owners = [before[one.key].run_owner or "" for one in freed]
@@ -286,7 +211,7 @@ class LedgerWriter:
         for end in freed:
             owner = before[end.key].run_owner or ""
             after[owner] = _after_end(after[owner], before[end.key], end.row)
-        shorts: dict[tuple[str, int], Any] = {}
+        shorts: dict[Key, Short] = {}
         for start in fresh:
             owner, amount = run_owner(start.row.bill.run_id), start.row.reserved_nanousd or 0
             short = after[owner].short_of(amount, start.row.budget_nanousd or 0)
@@ -295,20 +220,22 @@ class LedgerWriter:
             else:
                 shorts[start.key] = short
         kept(t, counters, after)
-        return shorts
+        return shorts, frozenset(one.key for one in fresh) - shorts.keys()
 
-    def _begun(self, t: Transaction, starts: Sequence[_Start]) -> dict[tuple[str, int], Any]:
+    def _begun(
+        self, t: Transaction, starts: Sequence[Start], reserved: frozenset[Key]
+    ) -> dict[Key, Any]:
         """Insert the rows; return an error for each that another process began."""
-        rows = [_start_values(start, self.boot) for start in sorted(starts, key=_key)]
-        if t.run_all(_INSERT, rows) == len(rows):
+        rows = [start_values(start, self.boot) for start in sorted(starts, key=key_of)]
+        if t.run_all(INSERT, rows) == len(rows):
             return {}
-        known = _standing(t, [start.key for start in starts])
+        known = standing(t, [start.key for start in starts])
         foreign = {
             start.key: CallElsewhere(start.row.call_id)
             for start in starts
             if (known[start.key].replica, known[start.key].state) != (self.boot, "started")
         }
-        lost = [start for start in starts if start.key in foreign and _is_bound(start)]
+        lost = [start for start in starts if start.key in foreign and start.key in reserved]
         if lost:
             # Inserted by another process since we looked: what was reserved is given back.
             counters = locked(t, [run_owner(one.row.bill.run_id) for one in lost])
@@ -319,17 +246,17 @@ class LedgerWriter:
             kept(t, counters, after)
         return dict(foreign)
 
-    def _ended(self, t: Transaction, ends: Sequence[_Finish]) -> dict[tuple[str, int], Any]:
+    def _ended(self, t: Transaction, ends: Sequence[Finish]) -> dict[Key, Any]:
         """Complete the rows and keep the replies; return an error for each that is not there."""
-        rows = [_finish_values(end.row) for end in sorted(ends, key=_key)]
+        rows = [finish_values(end.row) for end in sorted(ends, key=key_of)]
         answered = [end for end in ends if end.row.reply is not None]
         subjects = dict(self._open)
-        errors: dict[tuple[str, int], Any] = {}
-        are_all = t.run_all(_COMPLETE, rows) == len(rows)
+        errors: dict[Key, Any] = {}
+        are_all = t.run_all(COMPLETE, rows) == len(rows)
         if not are_all or any(end.key not in subjects for end in answered):
-            known = _standing(t, [end.key for end in ends], locked_=False)
+            known = standing(t, [end.key for end in ends], is_locked=False)
             subjects |= {key: one.subject for key, one in known.items()}
-            errors = {end.key: _missing(end.key) for end in ends if end.key not in known}
+            errors = {end.key: missing(end.key) for end in ends if end.key not in known}
         replies = [
             {
                 "call_id": end.row.call_id,
@@ -339,55 +266,11 @@ class LedgerWriter:
             for end in answered
             if end.row.reply is not None and end.key not in errors
         ]
-        t.run_all(_REPLY, sorted(replies, key=itemgetter("call_id")))
+        t.run_all(REPLY, sorted(replies, key=itemgetter("call_id")))
         return errors
 
 
-def _unsent(row: CallStart) -> _Unsent:
-    return _Unsent(
-        CallFinish(
-            call_id=row.call_id,
-            try_no=row.try_no,
-            finished_at=row.started_at,
-            outcome="unavailable",
-            usage=Usage(prompt_tokens=0, completion_tokens=0, source="provider"),
-            cost_nanousd=0,
-            cost_reason="never sent",
-            detail="the ledger could not be written; the call was not sent",
-            is_held=row.reserved_nanousd is not None,
-        )
-    )
-
-
-def _known(
-    t: Transaction, unsent: Mapping[tuple[str, int], _Unsent]
-) -> dict[tuple[str, int], _Finish]:
-    """Return the ends of those that were written after all."""
-    there = _standing(t, list(unsent))
-    return {key: _Finish(one.row) for key, one in unsent.items() if key in there}
-
-
-def _key(item: _Item) -> tuple[str, int]:
-    return item.key
-
-
-def _missing(key: tuple[str, int]) -> RowMissing:
-    return RowMissing(f"there is no try {key[1]} of call {key[0][:128]}")
-
-
-def _is_bound(start: _Start) -> bool:
-    return start.row.budget_nanousd is not None
-
-
-def _standing(
-    t: Transaction, keys: Sequence[tuple[str, int]], *, locked_: bool = True
-) -> dict[tuple[str, int], _Standing]:
-    named = [{"call_id": call_id, "try_no": try_no} for call_id, try_no in sorted(set(keys))]
-    rows = t.find_all(_HOLD if locked_ else _LOOK, named)
-    return {(row[0], row[1]): _Standing(*row[2:]) for row in rows}
-
-
-def _after_end(counter: Counter, before: _Standing, row: CallFinish) -> Counter:
+def _after_end(counter: Counter, before: Standing, row: CallFinish) -> Counter:
     charge = charge_of(STATES[row.outcome], row.cost_nanousd, before.reserved)
     if before.state == "started":
         return settled(counter, freed=before.reserved or 0, charge=charge)
@@ -395,52 +278,3 @@ def _after_end(counter: Counter, before: _Standing, row: CallFinish) -> Counter:
         charged = charge_of("ambiguous", before.cost, before.reserved)
         return settled(counter, charge=charge, charged_before=charged or 0)
     return counter
-
-
-def _start_values(start: _Start, boot: str) -> dict[str, Any]:
-    row, bill = start.row, start.row.bill
-    return {
-        "call_id": row.call_id,
-        "try_no": row.try_no,
-        "subject": bill.subject,
-        "run_id": bill.run_id,
-        "grade_id": bill.grade_id,
-        "role": bill.role.value,
-        "model": row.model,
-        "request_hash": row.request_sha256,
-        "price_hash": row.price_hash,
-        "started_at": row.started_at,
-        "state": "started",
-        "offline": 0,
-        "day": day_of(row.started_at),
-        "replica": boot,
-        "model_asked": row.model_asked,
-        "reserved_nanousd": row.reserved_nanousd,
-        "owners": owners_text(start.owners),
-        "shrunk_to": row.shrunk_to,
-    }
-
-
-def _finish_values(row: CallFinish) -> dict[str, Any]:
-    usage = row.usage
-    return {
-        "call_id": row.call_id,
-        "try_no": row.try_no,
-        "state": STATES[row.outcome],
-        "finished_at": row.finished_at,
-        "status": row.status,
-        "detail": shortened(row.detail) or None,
-        "usage": usage.model_dump_json(),
-        **{name: getattr(usage, name) for name in TOKENS},
-        "usage_source": usage.source,
-        "cost_nanousd": row.cost_nanousd,
-        "cost_reason": row.cost_reason or None,
-        "model_returned": shortened(row.model_returned, 200) or None,
-        "offline": int(usage.source == "offline"),
-        "raw_usage": None if row.raw_usage is None else json.dumps(row.raw_usage),
-    }
-
-
-def day_of(at: float) -> str:
-    """Return the day, UTC, that a call belongs to."""
-    return utc(at)[:10]

@@ -18,7 +18,7 @@ from . import schema
 from .admission import release
 from .database import Database, Transaction, keeping, replacing
 from .dialogues import turn_reply
-from .ledger import TOKENS, day_of
+from .ledger_rows import TOKENS, day_of
 from .planned import ADD_TENANT, ADD_WANT, KEEP_SWEEP, add_run, pair, want
 from .rows import AttemptRole, AttemptState, CallRow, SweepState
 

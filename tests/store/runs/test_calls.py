@@ -112,6 +112,36 @@ async def test_call_of_another_living_process_is_not_begun_again(
     assert not known.is_elsewhere
 
 
+async def test_repeat_of_a_call_that_another_process_has_under_way_changes_no_budget(
+    store: RunStore, other: RunStore
+) -> None:
+    terms: dict[str, Any] = {"budget_nanousd": 100, "reserved_nanousd": 60}
+    await other.start_call(make_call_start("c", SUBJECT, **terms))
+    for _ in range(2):
+        with pytest.raises(CallElsewhere):
+            await store.start_call(make_call_start("c", SUBJECT, **terms))
+        assert await store.budget(f"run:{RUN}") == (0, 60, 0)
+    assert await store.start_call(make_call_start("d", SUBJECT, **terms)) is not None
+    await other.finish_call(make_call_finish("c", cost_nanousd=10, is_held=True))
+    await other.finish_call(make_call_finish("c", cost_nanousd=10, is_held=True))
+    assert await store.budget(f"run:{RUN}") == (10, 0, 0)
+
+
+async def test_start_whose_caller_left_is_closed_as_not_sent(
+    store: RunStore, clock: ManualClock
+) -> None:
+    terms: dict[str, Any] = {"budget_nanousd": 100, "reserved_nanousd": 60}
+    start = store.start_call(make_call_start("c", SUBJECT, **terms))
+    starting = asyncio.create_task(start, name="start")
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    await asyncio.gather(*store._ledger._doubts.values())
+    rows = await store.calls_of(RUN)
+    assert [(row.state, row.cost_nanousd) for row in rows] == [("failed", 0)]
+    assert await store.budget(f"run:{RUN}") == (0, 0, 0)
+
+
 async def test_only_calls_of_a_replica_whose_lease_ran_out_become_ambiguous(
     store: RunStore, other: RunStore, clock: ManualClock
 ) -> None:
