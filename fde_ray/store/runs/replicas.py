@@ -125,7 +125,7 @@ def renew(t: Transaction, boot: str, host: str, started: str, now: float) -> Non
     t.run(
         _PUT,
         boot=boot,
-        name="",
+        name=f"{host}/{os.getpid()}",
         host=host,
         pid=os.getpid(),
         pid_started=started,
