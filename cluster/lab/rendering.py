@@ -111,6 +111,7 @@ def kubelet(layout: Layout, network: Network) -> str:
             "maxPods": 110,
             "podPidsLimit": POD_PIDS_LIMIT,
             "nodeStatusUpdateFrequency": "5s",
+            "volumeStatsAggPeriod": "10s",
             "serializeImagePulls": False,
             "evictionHard": {
                 "memory.available": "200Mi",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
+import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -116,6 +120,44 @@ def test_lab_that_lost_its_processes_is_cleared_and_comes_back_empty(
     assert "used" not in kubectl.run("get", "namespaces", "-o", "name")
     assert lab_command("down").returncode == 0
     assert machine() == unused_machine
+
+
+@pytest.fixture
+def other_cluster(_as_found: None) -> Iterator[dict[str, object]]:
+    """What a Kubernetes of somebody else keeps on a machine: rules, folders and open ports."""
+    assert lab_command("down").returncode == 0
+    made = [Path(folder) for folder in COVERED_FOLDERS if not Path(folder).exists()]
+    with contextlib.ExitStack() as stack:
+        for port in (6443, 10250, 2379):
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
+        for folder in made:
+            folder.mkdir(parents=True)
+            stack.callback(shutil.rmtree, folder)
+        for folder in COVERED_FOLDERS:
+            theirs = Path(folder, "theirs")
+            theirs.write_text("kept")
+            stack.callback(theirs.unlink)
+        output("nft", "add", "table", "ip", "kube-proxy")
+        stack.callback(output, "nft", "delete", "table", "ip", "kube-proxy")
+        output("ipset", "create", "KUBE-THEIRS", "hash:ip")
+        stack.callback(output, "ipset", "destroy", "KUBE-THEIRS")
+        yield machine()
+
+
+def test_other_cluster_on_the_machine_is_left_alone(
+    other_cluster: dict[str, object], layout: Layout
+) -> None:
+    use(up(layout))
+    found = machine()
+    assert {key for key in found if found[key] != other_cluster[key]} == {
+        "addresses",
+        "groups",
+        "links",
+        "routes",
+    }
+    assert lab_command("down").returncode == 0
+    assert machine() == other_cluster
+    assert [Path(folder, "theirs").read_text() for folder in COVERED_FOLDERS] == ["kept"] * 4
 
 
 def test_second_down_has_nothing_to_do(unused_machine: dict[str, object]) -> None:

@@ -6,6 +6,7 @@ Each closed address is shown to be open for a pod outside the policy, or its ref
 from __future__ import annotations
 
 import json
+import socket
 
 import pytest
 
@@ -93,6 +94,24 @@ def test_default_deny_leaves_one_address_open(
     closed = dict.fromkeys(targets, False) | {"gateway": True}
     until(lambda: answers(kubectl, namespace, "fenced") == closed, 40, "one open, the rest closed")
     assert answers(kubectl, namespace, "free") == everything
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_pod_reaches_a_program_on_the_machine(
+    kubectl: Kubectl, namespace: str, layout: Layout, runtime: str
+) -> None:
+    """As a gateway of ours would be that runs beside the lab, not in it."""
+    state = read_state(layout)
+    assert state is not None
+    with socket.create_server((str(state.network.machine), 0)) as server:
+        server.settimeout(30)
+        where = server.getsockname()
+        script = f"import socket\nsocket.create_connection({where!r}).sendall(b'hello')"
+        kubectl.create(pod(namespace, "caller", runtime, container("main", script)))
+        connection, (caller, _) = server.accept()
+        with connection:
+            assert connection.recv(5) == b"hello"
+    assert caller == kubectl.pod(namespace, "caller")["status"]["podIP"]
 
 
 def test_no_pod_reaches_beyond_the_lab(kubectl: Kubectl, namespace: str) -> None:
