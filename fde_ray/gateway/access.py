@@ -47,7 +47,7 @@ def check(claims: TokenClaims, session: Session | None, action: Action) -> Sessi
     ):
         raise _refused("not_yours", "this token belongs to no such session")
     # A session that a rebuild of the store adopted knows of no shim yet.
-    if session.serial and claims.serial != session.serial:
+    if session.serial and (claims.serial, claims.nonce) != (session.serial, session.nonce):
         raise _refused("replaced", "another shim has taken over this session")
     if action is Action.BEAT:
         return session

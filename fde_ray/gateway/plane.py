@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from fde_ray.metering.metrics import CallMetrics
 from fde_ray.metering.places import Waiting
+from fde_ray.model.base import sha256_hex
 from fde_ray.model.chat import ChatReply
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import Refusal, StoreError
@@ -57,7 +58,7 @@ log = logging.getLogger(__name__)
 BREATH_S = 5.0
 BEATS_WITHIN_S = 0.02
 """Heartbeats that come within so short a time are looked up together."""
-REMEMBERED = 4096
+NONCE_CHARS = 16
 MAX_EVALUATE_BYTES = 64 * 2**20
 _STOP_REASONS: dict[SolveEnd, StopReason] = {
     SolveEnd.TIME_LIMIT: "time_limit",
@@ -96,7 +97,6 @@ class Plane:
         self._store, self._clock, self._signer = store, clock, signer
         self._evaluate, self._ingest = evaluate, ingest
         self._metrics = metrics
-        self._nonces: dict[str, tuple[str, int]] = {}
         self._sessions = Sessions(store)
         self._beats = Gathering(partial(store.vitals, pauses=True), BEATS_WITHIN_S)
         self.open_turns = OpenTurns(store, self.clocks, clock)
@@ -123,7 +123,8 @@ class Plane:
             raise Refusal(403, Fault.AGENT, "the session is over", code="not_live")
         if not scope_fits(session.inputs.role, request.scope):
             raise Refusal(403, Fault.AGENT, "no such scope for this session", code="wrong_scope")
-        serial = await self._serial(session, request)
+        nonce = sha256_hex(request.nonce.encode())[:NONCE_CHARS]
+        serial = await self._serial(session, nonce, request.serial)
         token = self._signer.mint(
             subject=session.subject,
             run=session.bill.run_id,
@@ -131,19 +132,20 @@ class Plane:
             scope=request.scope,
             models=(session.inputs.model,),
             serial=serial,
+            nonce=nonce,
         )
         return self._token_reply(token, request.scope, serial)
 
-    async def _serial(self, session: Session, request: TokenRequest) -> int:
-        """Return the serial of this shim's tokens; a shim that is new here ends those of others."""
-        subject, nonce = session.subject, request.nonce
-        if self._nonces.get(subject) == (nonce, session.serial):
+    async def _serial(self, session: Session, nonce: str, held: int | None) -> int:
+        """Return the serial of this shim's tokens; a shim that is new here ends those of others.
+
+        The first one is written when it starts the agent, in the same transaction.
+        """
+        if session.serial == 0:
+            return 1
+        if session.nonce == nonce:
             return session.serial
-        serial = await self._store.token_serial(subject, nonce, request.serial)
-        if len(self._nonces) >= REMEMBERED:
-            self._nonces.pop(next(iter(self._nonces)))
-        self._nonces[subject] = (nonce, serial)
-        return serial
+        return await self._store.token_serial(session.subject, nonce, held)
 
     async def renew_token(self, bearer: str) -> TokenReply:
         caller = await self._caller(bearer, Action.BEAT)
@@ -163,10 +165,10 @@ class Plane:
 
     async def started(self, bearer: str) -> StartedReply:
         """Start the agent's clock; the first call wins."""
-        session = (await self._caller(bearer, Action.START)).session
+        claims, session = await self._caller(bearer, Action.START)
         now = self._clock.now()
         if session.started_at is None:
-            await self._store.mark_agent_started(session.subject)
+            await self._store.mark_agent_started(session.subject, nonce=claims.nonce)
             self.clocks.starts(session.subject)
         return StartedReply(now=now)
 

@@ -25,7 +25,9 @@ class Session(Record):
     stop: Literal["cancelled", "superseded"] | None = None
     """Why it is not live; None = it is over in the ordinary way."""
     serial: int = 0
-    """Of the tokens that are good; 0 = none was given out."""
+    """Of the tokens that are good; 0 = no shim has started the agent, and every one is."""
+    nonce: str | None = None
+    """What tells the shim of that serial from others."""
     started_at: float | None = None
     solve_end: SolveEnd | None = None
     solve_ended_at: float | None = None

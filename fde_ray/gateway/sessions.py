@@ -49,6 +49,7 @@ class Sessions:
             live=row.live,
             stop=stop_of(row),
             serial=row.serial,
+            nonce=row.nonce,
             started_at=row.agent_started_at,
             solve_end=row.solve_end,
             solve_ended_at=row.solve_ended_at,

@@ -30,7 +30,8 @@ REMEMBERED = 4096
 class TokenClaims(Record):
     """What a token says. `models`: the only models it may call.
 
-    serial: counts the shims that ever proved themselves for this session; the greatest is good.
+    serial: counts the shims of this session; the greatest is good. nonce: tells shims of one serial
+    apart, until one of them has started the agent.
     """
 
     sub: str
@@ -40,6 +41,7 @@ class TokenClaims(Record):
     models: tuple[str, ...]
     exp: int
     serial: int
+    nonce: str
 
 
 class TokenSigner:
@@ -77,6 +79,7 @@ class TokenSigner:
         scope: Scope,
         models: tuple[str, ...],
         serial: int,
+        nonce: str,
     ) -> str:
         claims = TokenClaims(
             sub=subject,
@@ -86,6 +89,7 @@ class TokenSigner:
             models=models,
             exp=int(self._clock.now()) + self.lifetime_s,
             serial=serial,
+            nonce=nonce,
         )
         key = self._keys.current
         headers = {"kid": key.kid}
@@ -100,6 +104,7 @@ class TokenSigner:
             scope=claims.scope,
             models=claims.models,
             serial=claims.serial,
+            nonce=claims.nonce,
         )
 
     def verify(self, token: str) -> TokenClaims:

@@ -119,7 +119,6 @@ class Replica:
                     pass
                 await asyncio.sleep(0.05)
 
-
     async def measured(self) -> str:
         transport = httpx.AsyncHTTPTransport(uds=str(self.admin))
         async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:

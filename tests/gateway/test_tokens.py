@@ -73,6 +73,7 @@ async def exchanged(
 
 async def test_a_second_shim_of_a_session_ends_the_tokens_of_the_first(bench: Bench) -> None:
     first = await exchanged(bench, "one")
+    await bench.plane.started(first.token)
     second = await exchanged(bench, "two")
     assert (first.serial, second.serial) == (1, 2)
     for call in (
@@ -86,8 +87,22 @@ async def test_a_second_shim_of_a_session_ends_the_tokens_of_the_first(bench: Be
     assert (await bench.plane.inputs(second.token)).subject == SOLVE
 
 
+async def test_of_two_shims_the_one_that_starts_the_agent_counts(bench: Bench) -> None:
+    first, second = await exchanged(bench, "one"), await exchanged(bench, "two")
+    for token in (first.token, second.token):
+        assert (await bench.plane.inputs(token)).subject == SOLVE
+    await bench.plane.started(second.token)
+    with pytest.raises(Refusal, match="another shim"):
+        await bench.plane.started(first.token)
+    assert (await bench.store.session(SOLVE)).serial == 1
+    # The one that lost does not come back with the serial that it had.
+    with pytest.raises(Superseded):
+        await exchanged(bench, "one", serial=first.serial)
+
+
 async def test_a_shim_that_was_replaced_does_not_come_back(bench: Bench) -> None:
     first = await exchanged(bench, "one")
+    await bench.plane.started(first.token)
     await exchanged(bench, "two")
     with pytest.raises(Superseded):
         await exchanged(bench, "one", serial=first.serial)
@@ -203,7 +218,8 @@ def _signed(key: bytes, kid: str = "k1", **changes: Any) -> str:
         "scope": "solve",
         "models": ["offline/x"],
         "exp": 2_000_000,
-        "serial": 0,
+        "serial": 1,
+        "nonce": "n",
     }
     return jwt.encode(claims | changes, key, algorithm="HS256", headers={"kid": kid})
 

@@ -166,7 +166,9 @@ class AttemptRow(NamedTuple):
     state: AttemptState
     handle_json: str | None
     serial: int
-    """Serial of the token that is good; 0 = none was given out."""
+    """Serial of the tokens that are good; 0 = no shim has started the agent."""
+    nonce: str | None
+    """What tells the shim of that serial from others."""
     started_at: float
     agent_started_at: float | None
     solve_ended_at: float | None
@@ -190,14 +192,14 @@ class AttemptRow(NamedTuple):
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> Self:
-        end = row[14]
+        end = row[15]
         return cls._make(
             (
-                *row[:14],
+                *row[:15],
                 None if end is None else SolveEnd(end),
-                *row[15:24],
-                Phase(row[24]),
-                *row[25:],
+                *row[16:25],
+                Phase(row[25]),
+                *row[26:],
             )
         )
 
@@ -208,6 +210,7 @@ class AttemptRow(NamedTuple):
             self.role,
             self.number,
             self.serial,
+            self.nonce,
             self.agent_started_at,
             self.solve_ended_at,
             self.solve_end,
@@ -248,6 +251,7 @@ class Standing(NamedTuple):
     role: AttemptRole
     number: int
     serial: int
+    nonce: str | None
     agent_started_at: float | None
     solve_ended_at: float | None
     solve_end: SolveEnd | None
@@ -256,8 +260,8 @@ class Standing(NamedTuple):
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> Self:
-        end = row[6]
-        return cls._make((*row[:6], None if end is None else SolveEnd(end), Phase(row[7]), row[8]))
+        end = row[7]
+        return cls._make((*row[:7], None if end is None else SolveEnd(end), Phase(row[8]), row[9]))
 
     @property
     def live(self) -> bool:

@@ -28,8 +28,9 @@ _STANDING = Statement(STANDINGS.where(_THIS))
 # Read before the row is changed: another replica waits until that is done.
 _TOKEN = Statement(select(_A.nonce, _A.serial, _A.state).where(_THIS).with_for_update())
 _NEW_TOKEN = updating(schema.attempts, _THIS, columns=("nonce", "serial"))
-_STARTED = Statement(select(_A.agent_started_at).where(_THIS).with_for_update())
+_STARTED = Statement(select(_A.agent_started_at, _A.serial).where(_THIS).with_for_update())
 _START = updating(schema.attempts, _THIS, columns=("agent_started_at",))
+_START_FIRST = updating(schema.attempts, _THIS, columns=("agent_started_at", "nonce", "serial"))
 _END = Statement(select(_A.solve_end, _A.exit, _A.state).where(_THIS).with_for_update())
 _SET_END = updating(
     schema.attempts,
@@ -99,15 +100,23 @@ class Sessions:
 
         return await self._db.write(change)
 
-    async def mark_agent_started(self, subject: str, at: float | None = None) -> float:
-        """Start the agent's clock; the first call wins. Returns its start."""
+    async def mark_agent_started(
+        self, subject: str, at: float | None = None, nonce: str | None = None
+    ) -> float:
+        """Start the agent's clock; the first call wins. Returns its start.
+
+        nonce: of the shim that starts it, whose tokens get the first serial.
+        """
         now = self._clock.now() if at is None else at
 
         def change(t: Transaction) -> float:
-            (started,) = _found(subject, t.one(_STARTED, subject_=subject))
+            started, serial = _found(subject, t.one(_STARTED, subject_=subject))
             if started is not None:
                 return float(started)
-            t.run(_START, subject_=subject, agent_started_at=now)
+            if nonce is None or serial > 0:
+                t.run(_START, subject_=subject, agent_started_at=now)
+            else:
+                t.run(_START_FIRST, subject_=subject, agent_started_at=now, nonce=nonce, serial=1)
             post(t, subject, "started", now)
             return now
 
