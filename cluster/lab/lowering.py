@@ -68,6 +68,7 @@ def stop_daemon(layout: Layout, name: str) -> None:
     if record is None or name not in running:
         names = ", ".join(sorted(running)) or "none, it is down"
         raise UserError(f"the lab runs no {name}; it runs: {names}")
+    check_root()
     stop(record, _GRACE_S)
     path.unlink(missing_ok=True)
 

@@ -42,6 +42,8 @@ def unpack_images(layout: Layout, say: Say) -> None:
     """Import new images while no lab is up, so that the next one need not wait for them."""
     _check(layout)
     with locked(layout):
+        if not Store(layout, [], "").missing():
+            return
         state = read_state(layout)
         if state is not None and holder(layout):
             say("the running lab keeps its images; `lab-down` and `lab-up` bring the new ones")

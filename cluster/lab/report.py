@@ -10,6 +10,7 @@ from .containers import archives
 from .daemons import daemons
 from .fence import HOLDER, holder
 from .layout import Layout
+from .machine import check_root
 from .modules import missing_modules
 from .processes import last_lines, lives, read_record
 from .rendering import NODE, SIMULATED_LABEL
@@ -51,6 +52,7 @@ def status(layout: Layout) -> LabStatus:
     state = read_state(layout)
     if state is None:
         return LabStatus(state="down", not_built=not_built, images=images)
+    check_root()
     network = state.network
     names = [HOLDER, *(daemon.name for daemon in daemons(layout, network))]
     found = [_daemon(layout, name) for name in names]

@@ -10,6 +10,7 @@ from .api import Api
 from .building import Say
 from .fence import run
 from .layout import Layout
+from .machine import check_root
 from .objects import as_list, simulated_node
 from .rendering import SIMULATED_LABEL
 from .state import read_state
@@ -24,6 +25,7 @@ def set_nodes(layout: Layout, count: int, say: Say) -> None:
     state = read_state(layout)
     if state is None:
         raise UserError("the lab is down: run `make lab-up` first")
+    check_root()
     wanted = [simulated_node(number) for number in range(count)]
     api = Api(layout, state.network)
     names = {node["metadata"]["name"] for node in wanted}
