@@ -87,12 +87,20 @@ def place_for(path: Path) -> Path:
 
 
 def write_file(path: Path, content: bytes) -> bool:
-    """Write a whole file or nothing; return False when it held just that before."""
+    """Write a whole file or nothing; return False when it held just that before.
+
+    What is no file (/dev/null, a pipe) is written to and stays what it is; a link's target is
+    written.
+    """
     from fde_ray.model.errors import UserError
 
     place_for(path)
-    draft = path.with_name(f".{path.name}.part")
     try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return True
+        path = path.resolve()
+        draft = path.with_name(f".{path.name}.part")
         if path.is_file() and path.read_bytes() == content:
             return False
         draft.write_bytes(content)
