@@ -60,7 +60,7 @@ def _down(layout: Layout, _: argparse.Namespace) -> None:
 
 def _status(layout: Layout, words: argparse.Namespace) -> int:
     found = status(layout)
-    print(found.model_dump_json(indent=2) if words.json else table(found))
+    print(found.model_dump_json(indent=2) if words.json else table(found), flush=True)
     return 0 if found.state == "up" else 1
 
 

@@ -14,7 +14,7 @@ from . import cgroups, lowering
 from .api import Api
 from .building import Say
 from .certificates import leaves, write_certificates
-from .containers import Store
+from .containers import Store, archives
 from .daemons import Daemon, daemons
 from .fence import entering, holder, missing_folders, raise_fence, run
 from .layout import NAME, Layout
@@ -165,6 +165,8 @@ def _check(layout: Layout) -> None:
     if missing := missing_modules(layout.builds):
         names = ", ".join(module.name for module in missing)
         raise UserError(f"not built yet: {names}. Run `make lab-build` (25 minutes when cold)")
+    if "pause" not in [archive.name for archive in archives(layout)]:
+        raise UserError("no pod can start without images: run `make lab-images` (two minutes)")
 
 
 def _state(layout: Layout, say: Say) -> LabState:
