@@ -21,7 +21,8 @@ _KEY_HEADERS = ("x-api-key", "x-goog-api-key")
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(to_json(value), status, headers, media_type="application/json")
+    body = to_json(value, inf_nan_mode="null")
+    return Response(body, status, headers, media_type="application/json")
 
 
 async def body_of(request: Request, limit: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fde_ray.model.chat import ChatReply, Usage
+from fde_ray.model.chat import LARGEST_COUNT, ChatReply, Usage
 
 _WRITES = "prompt_tokens_details.cache_creation"
 
@@ -43,7 +43,7 @@ def usage_of(value: Any, source: str = "provider") -> Usage | None:
 
 def _first(value: dict[str, Any], paths: tuple[str, ...]) -> int | None:
     counts = (_at(value, path) for path in paths)
-    return next((n for n in counts if type(n) is int and 0 <= n < 2**53), None)
+    return next((n for n in counts if type(n) is int and 0 <= n < LARGEST_COUNT), None)
 
 
 def _at(value: Any, path: str) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fde_ray.model.base import canonical_json
+from pydantic_core import to_json
+
 from fde_ray.model.chat import ChatReply, Usage, tokens_in
 from fde_ray.model.errors import ProviderError
 from fde_ray.model.wire import ModelRequest
@@ -58,4 +59,4 @@ def _partial_usage(request: ModelRequest, seen: Usage, output_bound: int) -> Usa
 
 
 def _tokens_of(reply: ChatReply) -> int:
-    return tokens_in(canonical_json(reply.message if reply.body is None else reply.body))
+    return tokens_in(to_json(reply.message if reply.body is None else reply.body))

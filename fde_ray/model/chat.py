@@ -11,6 +11,9 @@ from .states import Role
 
 BYTES_PER_TOKEN = 3
 """Tokenizers average about 4 bytes in English text; fewer bytes give more tokens."""
+LARGEST_COUNT = 10**9
+"""No call has so many tokens: a provider that says more has not counted. What fewer of them cost
+fits into a column of the ledger, whatever their price."""
 
 
 class ChatRequest(Record):

@@ -9,11 +9,10 @@ from pydantic_core import to_json
 
 from fde_ray.llm.replies import error_text, unusable
 from fde_ray.llm.sse import Event
-from fde_ray.model.chat import Usage
+from fde_ray.model.chat import LARGEST_COUNT, Usage
 from fde_ray.model.wire import Dialect, WireRequest
 
 Json = dict[str, Any]
-LARGEST_COUNT = 2**53
 
 
 class Answer(NamedTuple):
@@ -97,7 +96,7 @@ def member(name: str, value: Any) -> bytes:
 
 
 def event(value: Json, name: str = "") -> bytes:
-    return Event(name, to_json(value)).raw
+    return Event(name, to_json(value, inf_nan_mode="null")).raw
 
 
 def whole_number(value: Any) -> int | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+from pydantic_core import to_json
 
 from fde_ray.metering.calls import CallFinish, CallStart
 from fde_ray.metering.charges import STATES, CallState
@@ -214,8 +215,13 @@ def finish_values(row: CallFinish) -> dict[str, Any]:
         "cost_reason": row.cost_reason or None,
         "model_returned": shortened(row.model_returned, 200) or None,
         "offline": int(usage.source == "offline"),
-        "raw_usage": None if row.raw_usage is None else json.dumps(row.raw_usage),
+        "raw_usage": None if row.raw_usage is None else json_text(row.raw_usage),
     }
+
+
+def json_text(value: Any) -> str:
+    """Return JSON; a number that no float holds has none, and becomes null."""
+    return to_json(value, inf_nan_mode="null").decode()
 
 
 def day_of(at: float) -> str:
