@@ -5,6 +5,7 @@ Pure. What the provider alone can judge is left to the provider.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,10 +16,13 @@ from fde_ray.model.errors import Refusal, shortened
 from fde_ray.model.failures import Fault
 from fde_ray.model.wire import Action, Dialect, WireRequest
 
+from .addresses import fetched_address
+
 _DROPPED = frozenset(
     {"model", "stream", "stream_options", "service_tier", "speed", "inference_geo"}
     | {"api_base", "base_url", "api_key", "api_version", "organization", "custom_llm_provider"}
     | {"headers", "extra_headers", "extra_query", "extra_body", "mock_response"}
+    | {"models", "route", "provider", "fallbacks", "serviceTier"}
 )
 """Names and streaming go separately; prices, addresses and keys are not the agent's to choose."""
 _HOSTED = re.compile(
@@ -26,7 +30,7 @@ _HOSTED = re.compile(
     r"|google_?search|url_?context|google_?maps|retrieval|enterprise_?web_?search)",
     re.IGNORECASE,
 )
-_HOSTED_FIELDS = ("web_search_options", "mcp_servers")
+_HOSTED_FIELDS = ("web_search_options", "mcp_servers", "plugins")
 _NUMBERS = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
 _PASSED_HEADERS = ("anthropic-version", "anthropic-beta")
@@ -71,9 +75,12 @@ def parse_body(
     name = body.get("model") if model is None else model
     if not isinstance(name, str) or not 0 < len(name) <= MAX_MODEL:
         raise bad(f"model must be a name of 1 to {MAX_MODEL} characters")
+    if dialect == "gemini":
+        body = _in_one_spelling(body)
     _CHECKS[dialect](body)
     _check_settings(body)
     _check_tools(body)
+    _check_addresses(body)
     options = body.get("stream_options")
     is_streamed = body.get("stream") is True if stream is None else stream
     return WireRequest(
@@ -127,6 +134,29 @@ def _check_gemini(body: dict[str, Any]) -> None:
             raise bad("only one candidate per call is served (candidateCount must be 1)")
 
 
+_SPELLINGS = {"max_output_tokens": "maxOutputTokens", "candidate_count": "candidateCount"}
+"""Gemini takes its names in snake case as well; these bound what a call costs."""
+
+
+def _in_one_spelling(body: dict[str, Any]) -> dict[str, Any]:
+    other = body.get("generation_config")
+    if other is not None and body.get("generationConfig") is not None:
+        raise bad("generationConfig is there twice")
+    config = body.get("generationConfig") if other is None else other
+    if not isinstance(config, dict):
+        return body if other is None else _renamed(body, {"generation_config": "generationConfig"})
+    if any(name in config and own in config for name, own in _SPELLINGS.items()):
+        raise bad("a name in generationConfig is there twice")
+    if other is None and not _SPELLINGS.keys() & config.keys():
+        return body
+    rest = {k: v for k, v in body.items() if k not in ("generationConfig", "generation_config")}
+    return {**rest, "generationConfig": _renamed(config, _SPELLINGS)}
+
+
+def _renamed(fields: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {names.get(name, name): value for name, value in fields.items()}
+
+
 _CHECKS = {
     "chat": _check_chat,
     "responses": _check_responses,
@@ -148,6 +178,8 @@ def _check_settings(fields: dict[str, Any]) -> None:
         value = fields.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise bad(f"{name} must be a number")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise bad(f"{name} must be a finite number")
     for name in _LIMITS:
         value = fields.get(name)
         if value is not None and (type(value) is not int or value < 1):
@@ -164,6 +196,13 @@ def _check_tools(body: dict[str, Any]) -> None:
     if hosted:
         reason = f"tools that run at the provider are not served: {hosted[:60]}"
         raise Refusal(400, Fault.AGENT, reason, code="hosted_tool")
+
+
+def _check_addresses(body: dict[str, Any]) -> None:
+    address = fetched_address(body)
+    if address is not None:
+        reason = f"nothing is fetched for an agent; send it as data: {address[:60]}"
+        raise Refusal(400, Fault.AGENT, shortened(reason), code="remote_content")
 
 
 def _hosted_tool(tool: Any) -> str | None:

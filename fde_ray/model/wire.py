@@ -38,7 +38,8 @@ class WireRequest:
     @cached_property
     def core(self) -> bytes:
         """The body as it goes on the wire, but for the model's name and how to stream."""
-        return to_json(self.body)
+        # A number that no float holds has no JSON.
+        return to_json(self.body, inf_nan_mode="null")
 
     @cached_property
     def digest(self) -> str:
@@ -51,12 +52,15 @@ class WireRequest:
 
     @property
     def max_output_tokens(self) -> int | None:
-        """The most tokens that it lets a model write; None = it sets no limit."""
+        """The most tokens that it lets a model write; None = it sets no limit.
+
+        Of several limits the largest counts: servers differ in which one they keep to.
+        """
         if self.action == "count":
             return 0
         fields = self._generation_config if self.dialect == "gemini" else self.body
         limits = (fields.get(name) for name in _LIMITS[self.dialect])
-        return next((n for n in limits if type(n) is int and n > 0), None)
+        return max((n for n in limits if type(n) is int and n > 0), default=None)
 
     @cached_property
     def wants_usage(self) -> bool:
@@ -66,13 +70,18 @@ class WireRequest:
         return self.stream_options is not None and self.stream_options.get("include_usage") is True
 
     def bounded(self, max_output_tokens: int) -> WireRequest:
-        """Return the request with its output limited; the other limits of the body stay."""
+        """Return the request with its output limited, by each name that the body has for it."""
         if self.dialect == "gemini":
             config = {**self._generation_config, "maxOutputTokens": max_output_tokens}
             return replace(self, body={**self.body, "generationConfig": config})
         names = _LIMITS[self.dialect]
-        name = next((n for n in names if self.body.get(n) is not None), names[-1])
-        return replace(self, body={**self.body, name: max_output_tokens})
+        own = {n: self.body[n] for n in names if self.body.get(n) is not None}
+        largest = self.max_output_tokens
+        limits = {
+            name: max_output_tokens if value == largest else min(value, max_output_tokens)
+            for name, value in own.items()
+        }
+        return replace(self, body={**self.body, **(limits or {names[-1]: max_output_tokens})})
 
     def assigned(self, model: str) -> WireRequest:
         """Return the request for the run's model, whatever model the caller named."""
