@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,8 +44,8 @@ def archives(layout: Layout) -> list[Archive]:
 class Store:
     """The store of a lab. enter: the command prefix that leads inside the fence."""
 
-    def __init__(self, layout: Layout, enter: Sequence[str], path: str) -> None:
-        self._layout, self._enter, self._path = layout, enter, path
+    def __init__(self, layout: Layout, enter: Sequence[str], env: Mapping[str, str]) -> None:
+        self._layout, self._enter, self._env = layout, enter, env
         root = layout.container_root
         self._catalogue = root / "io.containerd.metadata.v1.bolt" / "meta.db"
         self._images_only = root / "images-only.db"
@@ -73,7 +73,7 @@ class Store:
 
     def add(self, archive: Archive, say: Say) -> None:
         say(f"importing image {archive.name} ...")
-        run(self._ctr("images", "import", str(archive.path)), timeout_s=_IMPORT_S, path=self._path)
+        run(self._ctr("images", "import", str(archive.path)), timeout_s=_IMPORT_S, env=self._env)
         self._imported.mkdir(parents=True, exist_ok=True)
         (self._imported / archive.name).write_text(archive.key)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fde_ray.model.errors import UserError, shortened
@@ -80,7 +80,7 @@ def missing_folders() -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def raise_fence(layout: Layout, network: Network, group: Path, path: str) -> PidRecord:
+def raise_fence(layout: Layout, network: Network, group: Path, env: Mapping[str, str]) -> PidRecord:
     """Return the holder, started if it is not there yet."""
     record = holder(layout)
     if record is not None:
@@ -91,7 +91,7 @@ def raise_fence(layout: Layout, network: Network, group: Path, path: str) -> Pid
     ready, log = layout.home / HOLDER, layout.logs / f"{HOLDER}.log"
     ready.unlink(missing_ok=True)
     argv = ["unshare", "--mount", "--net", "--propagation", "private", "/bin/sh", "-euc"]
-    record = spawn([*argv, holder_script(layout)], log, group, path)
+    record = spawn([*argv, holder_script(layout)], log, group, env)
     write_record(layout.pids / HOLDER, record)
     try:
         _finish(record, network, ready, log)
@@ -123,9 +123,17 @@ def entering(record: PidRecord) -> list[str]:
     return ["nsenter", "--target", str(record.pid), "--mount", "--net", "--"]
 
 
-def run(argv: Sequence[str], *, timeout_s: float = 60.0, text: str = "", path: str = "") -> str:
-    """Run a command that must succeed and return what it printed. text: its standard input."""
-    env = {"PATH": path, "HOME": "/root"} if path else None
+def run(
+    argv: Sequence[str],
+    *,
+    timeout_s: float = 60.0,
+    text: str = "",
+    env: Mapping[str, str] | None = None,
+) -> str:
+    """Run a command that must succeed and return what it printed.
+
+    text: its standard input; env: ours when None.
+    """
     done = subprocess.run(
         argv, input=text, capture_output=True, text=True, errors="replace", check=False,
         timeout=timeout_s, env=env,

@@ -62,9 +62,10 @@ class Layout(NamedTuple):
 
 def find_layout(environ: Mapping[str, str]) -> Layout:
     """Return the folders; FDE_RAY_LAB_HOME moves the second one (a short path on a real disk)."""
-    home = environ.get("HOME", "/root")
-    cache = Path(environ.get("XDG_CACHE_HOME") or f"{home}/.cache") / "fde-ray" / "lab"
-    return Layout(cache, Path(environ.get("FDE_RAY_LAB_HOME") or f"/var/lib/{NAME}"))
+    cache = Path(environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '')}/.cache")
+    return Layout(
+        cache / "fde-ray" / "lab", Path(environ.get("FDE_RAY_LAB_HOME") or f"/var/lib/{NAME}")
+    )
 
 
 def image(name: str) -> str:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -32,13 +32,13 @@ def boot_id() -> str:
     return _BOOT.read_text(encoding="ascii").strip()
 
 
-def spawn(argv: Sequence[str], log: Path, group: Path, path: str) -> PidRecord:
+def spawn(argv: Sequence[str], log: Path, group: Path, env: Mapping[str, str]) -> PidRecord:
     """Start a program, free of this terminal. group: the `cgroup.procs` that it enters."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             ["/bin/sh", "-c", _ENTER, "sh", str(group), *argv],
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/",
-            start_new_session=True, env={"PATH": path, "HOME": "/root", "LANG": "C.UTF-8"},
+            start_new_session=True, env=dict(env),
         )  # fmt: skip
     # It is waited for by nobody: it outlives this command on purpose.
     process.returncode = 0

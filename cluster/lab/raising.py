@@ -42,7 +42,7 @@ def unpack_images(layout: Layout, say: Say) -> None:
     """Import new images while no lab is up, so that the next one need not wait for them."""
     _check(layout)
     with locked(layout):
-        if not Store(layout, [], "").missing():
+        if not Store(layout, [], {}).missing():
             return
         state = read_state(layout)
         if state is not None and holder(layout):
@@ -62,16 +62,18 @@ class Lab:
         self.layout = layout
         self.network: Network = state.network
         self._daemons = {each.name: each for each in daemons(layout, state.network)}
-        self.path = f"{layout.bin}:{SYSTEM_PATH}"
+        # With a home of its own no program leaves a cache in the user's.
+        path = f"{layout.bin}:{SYSTEM_PATH}"
+        self.env = {"PATH": path, "HOME": str(layout.home), "LANG": "C.UTF-8"}
         self.group = cgroups.make_groups()
 
     def bring_up(self, say: Say) -> None:
         began = time.monotonic()
         self._write_files()
         is_new = holder(self.layout) is None
-        fence = raise_fence(self.layout, self.network, self.group, self.path)
+        fence = raise_fence(self.layout, self.network, self.group, self.env)
         enter = entering(fence)
-        store = Store(self.layout, enter, self.path)
+        store = Store(self.layout, enter, self.env)
         if is_new:
             store.reset()
         self._start_all("nothing", fence)
@@ -92,8 +94,8 @@ class Lab:
     def unpack_images(self, say: Say) -> None:
         """Run containerd alone for as long as it takes; it is left running."""
         self._write_files()
-        fence = raise_fence(self.layout, self.network, self.group, self.path)
-        store = Store(self.layout, entering(fence), self.path)
+        fence = raise_fence(self.layout, self.network, self.group, self.env)
+        store = Store(self.layout, entering(fence), self.env)
         store.reset()
         self._start(self._daemons["containerd"], fence)
         store.wait()
@@ -110,7 +112,7 @@ class Lab:
             return
         log = self.layout.logs / f"{daemon.name}.log"
         argv = [*entering(fence), *daemon.argv]
-        write_record(record_file, spawn(argv, log, self.group, self.path))
+        write_record(record_file, spawn(argv, log, self.group, self.env))
 
     def _import_images(self, store: Store, fence: PidRecord, say: Say) -> None:
         """Only while no container exists can the catalogue of images be kept for the next lab."""
@@ -137,9 +139,9 @@ class Lab:
 
     def _apply(self, api: Api, enter: list[str]) -> None:
         self._wait("the first namespace", api.has_system_namespace)
-        kubectl = [*enter, str(self.layout.bin / "kube"), "kubectl"]
+        kubectl = [*enter, str(self.layout.bin / "kubectl")]
         how = ["--kubeconfig", str(self.layout.kubeconfig), "apply", "--server-side", "-f", "-"]
-        run([*kubectl, *how], text=as_list(first_objects(self.network)), path=self.path)
+        run([*kubectl, *how], text=as_list(first_objects(self.network)), env=self.env)
 
     def _has_policies(self, enter: list[str]) -> bool:
         argv = [*enter, "iptables", "-w", "-S", _POLICY_CHAIN]
@@ -207,7 +209,9 @@ def _link_binaries(layout: Layout) -> None:
                 link.symlink_to(folder / name)
     kubectl = layout.bin / "kubectl"
     if not kubectl.exists():
-        kubectl.write_text(f'#!/bin/sh\nexec {layout.bin}/kube kubectl "$@"\n')
+        # Its cache of what the server offers goes with the lab.
+        where = f'export KUBECACHEDIR="{layout.home}/kubectl-cache"'
+        kubectl.write_text(f'#!/bin/sh\n{where}\nexec {layout.bin}/kube kubectl "$@"\n')
         kubectl.chmod(0o755)
 
 

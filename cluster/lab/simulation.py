@@ -56,4 +56,4 @@ def _is_ready(status: dict[str, object]) -> bool:
 
 def _kubectl(layout: Layout, *words: str, text: str = "") -> None:
     how = ("--kubeconfig", str(layout.kubeconfig))
-    run([str(layout.bin / "kube"), "kubectl", *how, *words], text=text)
+    run([str(layout.bin / "kubectl"), *how, *words], text=text)

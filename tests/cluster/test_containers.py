@@ -26,7 +26,7 @@ def catalogue(own: Layout) -> Path:
 
 
 def test_containers_of_an_earlier_lab_are_forgotten(own: Layout, catalogue: Path) -> None:
-    store = Store(own, [], "")
+    store = Store(own, [], {})
     store.keep_catalogue()
     catalogue.write_text("images and containers")
     store.reset()
@@ -34,7 +34,7 @@ def test_containers_of_an_earlier_lab_are_forgotten(own: Layout, catalogue: Path
 
 
 def test_store_without_a_kept_catalogue_is_begun_anew(own: Layout, catalogue: Path) -> None:
-    Store(own, [], "").reset()
+    Store(own, [], {}).reset()
     assert not own.container_root.exists()
 
 
@@ -47,7 +47,7 @@ def test_pause_comes_first_and_keys_tell_what_is_new(own: Layout) -> None:
     imported.mkdir()
     (imported / "pause").write_text("key of pause")
     (imported / "base").write_text("an older key")
-    assert [archive.name for archive in Store(own, [], "").missing()] == ["base"]
+    assert [archive.name for archive in Store(own, [], {}).missing()] == ["base"]
 
 
 def test_archive_that_is_still_being_written_does_not_count(own: Layout) -> None:

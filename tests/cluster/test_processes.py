@@ -69,7 +69,7 @@ def test_record_of_somebody_else_is_dead(changes: dict[str, object]) -> None:
 
 def test_spawned_program_enters_its_group_and_ends_when_told(tmp_path: Path) -> None:
     group, log = tmp_path / "cgroup.procs", tmp_path / "log"
-    record = spawn(["sleep", "60"], log, group, os.environ["PATH"])
+    record = spawn(["sleep", "60"], log, group, os.environ)
     try:
         while not group.exists():
             pass
@@ -83,7 +83,7 @@ def test_spawned_program_enters_its_group_and_ends_when_told(tmp_path: Path) -> 
 def test_program_that_ignores_a_request_is_killed(tmp_path: Path) -> None:
     script = "trap '' TERM; echo set; while :; do sleep 0.01; done"
     log = tmp_path / "log"
-    record = spawn(["sh", "-c", script], log, tmp_path / "procs", os.environ["PATH"])
+    record = spawn(["sh", "-c", script], log, tmp_path / "procs", os.environ)
     try:
         while b"set" not in log.read_bytes():
             pass
