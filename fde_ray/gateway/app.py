@@ -119,12 +119,12 @@ class PlaneRoutes:
         return json_response(await self._plane.started(bearer_of(request)))
 
     async def heartbeat(self, request: Request) -> Response:
-        bearer = bearer_of(request)
+        bearer = self._bearer(request)
         beat = await record_of(request, Heartbeat, 2**20)
         return json_response(await self._plane.heartbeat(bearer, beat))
 
     async def post_turn(self, request: Request) -> Response:
-        bearer = bearer_of(request)
+        bearer = self._bearer(request)
         turn = await record_of(request, TurnRequest, TURN_BODY)
         reply = await self._plane.post_turn(bearer, turn)
         return json_response(reply, 200 if reply.status == "done" else 202)
@@ -139,7 +139,7 @@ class PlaneRoutes:
         return json_response(reply, 200 if reply.status == "done" else 202)
 
     async def exit(self, request: Request) -> Response:
-        bearer = bearer_of(request)
+        bearer = self._bearer(request)
         await self._plane.exit(bearer, await record_of(request, AgentExit))
         return json_response({})
 
@@ -153,19 +153,22 @@ class PlaneRoutes:
         return json_response({})
 
     async def commit(self, request: Request) -> Response:
-        bearer = bearer_of(request)
+        bearer = self._bearer(request)
         await self._plane.commit(bearer, await record_of(request, Commit, COMMIT_BODY))
         return json_response({})
 
     async def put_events(self, request: Request) -> Response:
-        bearer, seq = bearer_of(request), _number(request, "seq")
+        bearer, seq = self._bearer(request), _number(request, "seq")
         await self._plane.put_events(bearer, seq, await body_of(request, MAX_EVENTS_BYTES))
         return json_response({})
 
     async def evaluate(self, request: Request) -> Response:
-        bearer = bearer_of(request)
+        bearer = self._bearer(request)
         output = await body_of(request, MAX_EVALUATE_BYTES)
         return json_response(await self._plane.evaluate(bearer, output))
+
+    def _bearer(self, request: Request) -> str:
+        return self._plane.admitted(bearer_of(request))
 
 
 async def _resumed(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -66,7 +66,7 @@ class ModelRoutes:
 
     def _route(self, dialect: Dialect, action: Action = "generate") -> Handler:
         async def handle(request: Request) -> Response:
-            bearer, call_id = token_of(request), call_id_of(request)
+            bearer, call_id = self._plane.admitted(token_of(request)), call_id_of(request)
             body = json_of(await body_of(request, CALL_BODY))
             call = parse_body(dialect, body, action=action, headers=request.headers)
             return await self._answered(bearer, call, call_id)
@@ -74,7 +74,7 @@ class ModelRoutes:
         return _spoken(dialect, handle)
 
     async def gemini(self, request: Request) -> Response:
-        bearer, call_id = token_of(request), call_id_of(request)
+        bearer, call_id = self._plane.admitted(token_of(request)), call_id_of(request)
         model, _, name = str(request.path_params["target"]).rpartition(":")
         verb = _VERBS.get(name)
         if verb is None or not model:

@@ -154,6 +154,11 @@ class Plane:
         claims = caller.claims
         return self._token_reply(self._signer.renew(claims), claims.scope, claims.serial)
 
+    def admitted(self, bearer: str) -> str:
+        """Return the bearer if it is a token of ours: only then is a body read. Refusal 401."""
+        self._signer.verify(bearer)
+        return bearer
+
     # inputs and start
 
     async def inputs(self, bearer: str) -> SessionInputs:

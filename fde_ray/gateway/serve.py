@@ -17,6 +17,8 @@ from fastapi import FastAPI
 
 from fde_ray.model.errors import UserError
 
+from .heads import BoundedHeads
+
 GRACE_S = 3
 BACKLOG = 2048
 
@@ -169,6 +171,7 @@ async def _served(
 ) -> AsyncIterator[None]:
     config = uvicorn.Config(
         app,
+        http=BoundedHeads,
         log_config=None,
         access_log=False,
         lifespan="off",
