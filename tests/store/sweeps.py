@@ -49,7 +49,11 @@ async def put_run(objects: ObjectStore, n: int, *, result: bool = True) -> None:
         route = f'{{"route":{n}}}'.encode()
         key = layout.extraction_key(TENANT, run_id(n), GRADE, 0, sha256_hex(route), "route.json")
         await objects.create(key, route)
-        await put_workspace(objects, f"{run_id(n)}/{GRADE}/0.1", f"output {n}".encode())
+        extraction = f"{run_id(n)}/{GRADE}/0.1"
+        await put_workspace(objects, extraction, f"output {n}".encode())
+        for subject, part in ((extraction, "all"), (f"{run_id(n)}.2", f"grade-{GRADE[:12]}")):
+            key = layout.calls_key(TENANT, subject, part, 0)
+            await objects.create(key, gzip.compress(b"{}\n"))
     mark = Mark(
         run_id=run_id(n),
         grade_id=GRADE,

@@ -118,7 +118,10 @@ _MANIFEST = re.compile(r"attempts/(\d{1,9})/workspace/([a-z0-9-]{1,40})/manifest
 _END = re.compile(r"attempts/(\d{1,9})/end\.json")
 _JUDGING = re.compile(rf"judging/({_NAME})/({_SHA})\.json")
 _ROUTE = re.compile(rf"extraction/(-?{_NAME})/({_SHA})/({_NAME})")
-_OUTPUT = re.compile(r"(-?[A-Za-z0-9_]{1,40}\.\d{1,9})/workspace/final/manifest\.json")
+_TRY = r"-?[A-Za-z0-9_]{1,40}\.\d{1,9}"
+_OUTPUT = re.compile(rf"({_TRY})/workspace/final/manifest\.json")
+_CALLS_OF_TRY = re.compile(rf"({_TRY})/calls/({_NAME})")
+_CALLS_OF_GRADE = re.compile(r"grade-([0-9a-f]{12})-\d+\.jsonl\.gz")
 _OF_ATTEMPT = {
     "dialogue.jsonl": (Kind.DIALOGUES, "jsonl"),
     "start.json": (Kind.DIALOGUES, "start.json"),
@@ -140,6 +143,9 @@ def _small(key: str, name: str, run: str, grade: str) -> Wanted | None:
     if match := _ATTEMPT.fullmatch(name):
         number, file, folder, inner = match.groups()
         if folder:
+            of_grade = _CALLS_OF_GRADE.fullmatch(inner)
+            if of_grade and not grade.startswith(of_grade[1]):
+                return None
             return Wanted(Kind(folder), key, f"{folder}/{run}.{number}.{inner}")
         if file not in _OF_ATTEMPT:
             return None
@@ -149,6 +155,8 @@ def _small(key: str, name: str, run: str, grade: str) -> Wanted | None:
     if match := _JUDGING.fullmatch(name):
         path = f"judgings/{run}.{grade}/{match[1]}.{match[2]}.json"
         return Wanted(Kind.JUDGINGS, key, path, sha256=match[2])
+    if match := _CALLS_OF_TRY.fullmatch(name):
+        return Wanted(Kind.CALLS, key, f"calls/{run}.{grade}.{match[1]}.{match[2]}")
     if match := _ROUTE.fullmatch(name):
         path = f"extractions/{run}.{grade}/{match[1]}.{match[2]}.{match[3]}"
         of_bytes = match[2] if match[3] == "route.json" else None

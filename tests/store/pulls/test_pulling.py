@@ -63,6 +63,8 @@ async def test_everything_of_a_run_gets_a_name_of_its_own(
             f"runs/{run}.{GRADE}.json",
             *(f"dialogues/{run}.{n}.{end}" for n in (1, 2) for end in _OF_DIALOGUE),
             *(f"calls/{run}.{n}.all-000000.jsonl.gz" for n in (1, 2)),
+            f"calls/{run}.2.grade-{GRADE[:12]}-000000.jsonl.gz",
+            f"calls/{run}.{GRADE}.0.1.all-000000.jsonl.gz",
             *(f"events/{run}.{n}.7.jsonl.gz" for n in (1, 2)),
             f"judgings/{run}.{GRADE}/panel.{ballots}.json",
             f"extractions/{run}.{GRADE}/0.{route}.route.json",
@@ -209,6 +211,21 @@ async def test_mark_taken_back_meanwhile_is_no_finding(
     assert (pull.selected, pull.written, pull.findings) == (2, 1, ())
     assert await compact(objects, TENANT, SWEEP)
     assert await verify(objects, TENANT, SWEEP) == (1, [])
+
+
+async def test_calls_of_another_grade_are_not_those_of_the_sweep(
+    objects: CountingStore, folder: Path
+) -> None:
+    await put_sweep(objects, runs=2)
+    other = "0" * 32
+    for subject, part in (
+        (f"{run_id(1)}/{other}/0.1", "all"),
+        (f"{run_id(1)}.2", "grade-" + "0" * 12),
+    ):
+        await objects.create(layout.calls_key(TENANT, subject, part, 0), b"foreign")
+    await pulled(objects, folder, "calls")
+    assert f"calls/{run_id(1)}.{GRADE}.0.1.all-000000.jsonl.gz" in names(folder)
+    assert not [name for name in names(folder) if b"foreign" in (folder / name).read_bytes()]
 
 
 async def test_objects_that_are_not_ours_are_left_where_they_are(
