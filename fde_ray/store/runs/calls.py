@@ -100,7 +100,7 @@ _BY_SWEEP = Statement(
             (_W.run_id == _C.run_id) & (_C.grade_id.is_(None) | (_C.grade_id == _W.grade_id)),
         )
     )
-    .where(_W.tenant == b("tenant_"), _W.sweep == b("name_"))
+    .where(_W.tenant == b("tenant_"), _W.sweep == b("name_"), _C.state != "started")
     .group_by(_C.role)
     .order_by(_C.role)
 )
@@ -173,7 +173,7 @@ class Calls(Replicas):
         return await self._db.read(lambda t: costs_of(t, run_id, grade_id))
 
     async def costs_of_sweep(self, name: str, *, tenant: str = LOCAL) -> list[CostLine]:
-        """Return cost by role of every run and grade that the sweep wants."""
+        """Return cost by role of every run and grade that the sweep wants, of calls that ended."""
         rows = await self._db.read(lambda t: t.all(_BY_SWEEP, tenant_=tenant, name_=name))
         return [_line(row) for row in rows]
 

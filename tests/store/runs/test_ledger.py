@@ -129,6 +129,19 @@ async def test_grading_is_billed_to_its_own_grade(store: RunStore, epoch: Epoch)
     assert sums == [1, 11, 11, 101]
 
 
+async def test_call_under_way_leaves_the_cost_of_its_sweep_known(
+    store: RunStore, epoch: Epoch
+) -> None:
+    for call_id in ("ended", "under_way"):
+        await store.start_call(make_call_start(call_id, SUBJECT))
+    await store.finish_call(make_call_finish("ended", cost_nanousd=7))
+    (line,) = await store.costs_of_sweep("demo")
+    assert (line.calls, line.cost_nanousd) == (1, 7)
+    await store.finish_call(make_call_finish("under_way", cost_nanousd=None))
+    (line,) = await store.costs_of_sweep("demo")
+    assert (line.calls, line.cost_nanousd) == (2, None)
+
+
 async def test_calls_in_flight_of_a_dead_process_become_ambiguous(
     store: RunStore, dialect: Dialect, clock: ManualClock
 ) -> None:
