@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from itertools import count
 from typing import Any, TypeVar
 
 import yaml
@@ -16,13 +17,15 @@ R = TypeVar("R", bound=Record)
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 30
+MAX_VALUES = 100_000
+"""A few lines of names for each other spell billions of values."""
 _TAGS = {f"tag:yaml.org,2002:{t}" for t in ("map", "seq", "str", "int", "float", "bool", "null")}
 
 
 def parse_document(text: str | bytes, record: type[R], *, path: str = "") -> R:
     """Return `record` read from YAML (or JSON) text; SpecError names the line at fault."""
     node = _node(text, path)
-    value = _value(node, path, 0)
+    value = _value(node, path, 0, count(1))
     if not isinstance(value, dict):
         raise SpecError("the document must be a mapping of keys", path=path, line=1)
     try:
@@ -56,14 +59,16 @@ def _node(text: str | bytes, path: str) -> yaml.Node:
     return node
 
 
-def _value(node: yaml.Node, path: str, depth: int) -> Any:
+def _value(node: yaml.Node, path: str, depth: int, numbers: Iterator[int]) -> Any:
     line = node.start_mark.line + 1
     if depth > MAX_DEPTH:
         raise SpecError("nested too deeply", path=path, line=line)
+    if next(numbers) > MAX_VALUES:
+        raise SpecError(f"more than {MAX_VALUES} values", path=path, line=line)
     if node.tag not in _TAGS:
         raise SpecError(f"cannot read the tag {node.tag[:60]!r}", path=path, line=line)
     if isinstance(node, yaml.SequenceNode):
-        return [_value(item, path, depth + 1) for item in node.value]
+        return [_value(item, path, depth + 1, numbers) for item in node.value]
     if isinstance(node, yaml.MappingNode):
         found: dict[Hashable, Any] = {}
         for key_node, value_node in node.value:
@@ -74,7 +79,7 @@ def _value(node: yaml.Node, path: str, depth: int) -> Any:
                 raise SpecError(
                     f"{key!r} is given twice", path=path, line=key_node.start_mark.line + 1
                 )
-            found[key] = _value(value_node, path, depth + 1)
+            found[key] = _value(value_node, path, depth + 1, numbers)
         return found
     try:
         return yaml.SafeLoader("").construct_object(node)

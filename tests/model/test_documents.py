@@ -87,3 +87,11 @@ def test_hostile_text_is_a_clear_error(text: bytes, says: str) -> None:
     with pytest.raises(SpecError) as caught:
         parse_document(text, SweepSpec, path="sweep.yaml")
     assert says in str(caught.value)
+
+
+def test_a_document_of_names_for_each_other_is_refused_at_once() -> None:
+    lines = ["a: &a [" + ",".join("x" * 9) + "]"]
+    for name, before in zip("bcdefghij", "abcdefghi", strict=True):
+        lines.append(f"{name}: &{name} [" + ",".join([f"*{before}"] * 9) + "]")
+    with pytest.raises(SpecError, match="more than 100000 values"):
+        parse_document("\n".join(lines), SweepSpec)
