@@ -6,6 +6,7 @@ given and stored; whoever supervises finds it there.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -79,7 +80,9 @@ class Desk:
 
     async def submit(self, request: Request) -> Response:
         person = _person(request)
-        spec = submitted_spec(await body_of(request, SPEC_BODY))
+        data = await body_of(request, SPEC_BODY)
+        # A long document takes seconds to read.
+        spec = await asyncio.to_thread(submitted_spec, data)
         await self._store.note(person.name, "submit", spec.name, "allowed", tenant=self._tenant)
         try:
             new = await self._submit(spec)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from pydantic import ValidationError
 
-from fde_ray.gateway.control import control_plane_app
+from fde_ray.gateway.control import control_plane_app, submitted_spec
 from fde_ray.gateway.oidc import KEPT_S, LEAST_BETWEEN_S, OidcDoor
 from fde_ray.gateway.people import PREFIX, Person, TokenDoor, checked_name, new_token, token_hash
 from fde_ray.model.errors import Refusal, UserError
@@ -161,6 +163,25 @@ async def test_submitting_the_sweep_of_another_gives_no_right_to_it(
     await client.post("/v1/sweeps", content=SPEC, headers=ada)
     assert (await client.post("/v1/sweeps", content=SPEC, headers=bob)).json()["new"] is False
     assert (await client.post("/v1/sweeps/small/cancel", headers=bob)).status_code == 403
+
+
+async def test_a_document_that_takes_long_to_read_keeps_nobody_waiting(
+    bench: Bench, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(data: bytes) -> SweepSpec:
+        begun.set()
+        assert go.wait(10)
+        return submitted_spec(data)
+
+    monkeypatch.setattr("fde_ray.gateway.control.submitted_spec", slow)
+    ada = await user(bench.store, "ada")
+    submitting = asyncio.create_task(client.post("/v1/sweeps", content=SPEC, headers=ada))
+    assert await asyncio.to_thread(begun.wait, 10)
+    assert (await client.get("/v1/me", headers=ada)).json()["name"] == "ada"
+    go.set()
+    assert (await submitting).status_code == 201
 
 
 async def test_claims_in_headers_and_bodies_make_nobody_another(
