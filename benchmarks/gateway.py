@@ -1,11 +1,13 @@
 """Requests per CPU second of the run-plane, with ledger and budgets, beside the litellm proxy.
 
-Four ways in front of the same scripted upstream, measured in turns: nothing (direct), our run-plane
-with ledger and budgets on PostgreSQL (synchronous_commit=on), the same with both off, and the
-litellm proxy from an environment of its own. CPU is that of the way's own processes; PostgreSQL's
-stands beside it. Goal: at least 5 times the proxy's requests per CPU second, all on.
+Ways in front of the same scripted upstream, measured in turns: nothing (direct); our run-plane with
+ledger, all budgets and rate limits on PostgreSQL (synchronous_commit=on); the same with all off;
+the first with calls that litellm translates (Anthropic's dialect); and the litellm proxy from an
+environment of its own. CPU is that of the way's own processes; PostgreSQL's stands beside it.
+Goal: at least 5 times the proxy's requests per CPU second, all on. A run-plane is one event loop:
+what bounds a replica is the CPU of one core, 1 / `cpu_ms_per_request`.
 
-    python -m benchmarks.gateway            everything, half an hour
+    python -m benchmarks.gateway            everything, an hour
     python -m benchmarks.gateway --quick    three short rounds, little memory load
 """
 
@@ -15,6 +17,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -32,22 +35,23 @@ from ._gateway.processes import cost, free_port, started, until_it_listens
 
 GOAL_RATIO = 5.0
 SESSIONS = 32
+CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 PROXY_STARTS_WITHIN_S = 120.0
 DURABLE = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
 
 
 class Size(NamedTuple):
-    """requests: of one round of our own way; the proxy gets `proxy_requests`."""
+    """requests: of one round; where litellm is in the way, `slow_requests`."""
 
     rounds: int
     requests: int
-    proxy_requests: int
+    slow_requests: int
     memory_requests: int
     clients: int = 32
 
 
-WHOLE = Size(rounds=5, requests=2000, proxy_requests=300, memory_requests=50_000)
-QUICK = Size(rounds=3, requests=600, proxy_requests=100, memory_requests=2000)
+WHOLE = Size(rounds=5, requests=2000, slow_requests=300, memory_requests=50_000)
+QUICK = Size(rounds=3, requests=600, slow_requests=100, memory_requests=2000)
 
 
 class Way(NamedTuple):
@@ -115,7 +119,7 @@ def run_plane(folder: Path, upstream_port: int, *, metered: bool) -> Iterator[Wa
                 token = tokens[number % len(tokens)]
                 return {"authorization": f"Bearer {token}", "x-fde-call-id": name_of(number)}
 
-            target = Target(port, "/v1/chat/completions", MODEL, headers)
+            target = Target(port, CHAT, MODEL, headers)
             yield Way(name, target, process.pid, database.process.pid)
 
 
@@ -134,9 +138,7 @@ def proxy(folder: Path, upstream_port: int) -> Iterator[Way]:
     environ.pop("PYTHONPATH", None)
     with started([*command, "--num_workers", "1"], log, environ) as process:
         until_it_listens(port, process, log, PROXY_STARTS_WITHIN_S)
-        target = Target(
-            port, "/v1/chat/completions", MODEL, lambda _: {"authorization": "Bearer sk-bench"}
-        )
+        target = Target(port, CHAT, MODEL, lambda _: {"authorization": "Bearer sk-bench"})
         yield Way("litellm_proxy", target, process.pid)
 
 
@@ -164,7 +166,8 @@ async def measured(ways: Sequence[Way], size: Size, *, stream: bool) -> dict[str
     rounds: dict[str, list[Round]] = {way.name: [] for way in ways}
     for number in range(size.rounds + 1):
         for way in ways:
-            requests = size.proxy_requests if way.name == "litellm_proxy" else size.requests
+            is_slow = way.name in ("litellm_proxy", "run_plane_translated")
+            requests = size.slow_requests if is_slow else size.requests
             played_ = await one_round(way, requests, size.clients, stream=stream)
             if number:  # the first one warms up
                 rounds[way.name].append(played_)
@@ -211,11 +214,13 @@ async def compared(size: Size) -> dict[str, Any]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fde-bench-")))
         port = stack.enter_context(upstream(folder))
-        direct = Way("direct", Target(port, "/v1/chat/completions", MODEL, lambda _: {}), None)
+        ours = stack.enter_context(run_plane(folder, port, metered=True))
+        translated = ours.target._replace(path=MESSAGES)
         ways = [
-            direct,
-            stack.enter_context(run_plane(folder, port, metered=True)),
+            Way("direct", Target(port, CHAT, MODEL, lambda _: {}), None),
+            ours,
             stack.enter_context(run_plane(folder, port, metered=False)),
+            ours._replace(name="run_plane_translated", target=translated),
             stack.enter_context(proxy(folder, port)),
         ]
         told = {
@@ -229,8 +234,12 @@ async def compared(size: Size) -> dict[str, Any]:
             "ratio": ratios,
             **told,
             "memory_requests": size.memory_requests,
-            "memory": {way.name: await memory(way, size) for way in ways if way.pid},
+            "memory": {way.name: await memory(way, size) for way in ways if has_memory(way)},
         }
+
+
+def has_memory(way: Way) -> bool:
+    return way.pid is not None and way.target.path == CHAT
 
 
 def _ratio(ways: dict[str, Any]) -> float:
@@ -242,6 +251,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="three short rounds")
     size = QUICK if parser.parse_args().quick else WHOLE
+    # What was started is ended then, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     print(json.dumps(asyncio.run(compared(size))))
 
 

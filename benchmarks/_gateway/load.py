@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MESSAGES, MESSAGE_CHARS = 20, 450
 
@@ -23,7 +23,7 @@ class Seen(NamedTuple):
 
 
 class Target(NamedTuple):
-    """`headers` are those of the n-th request."""
+    """`headers` are those of the n-th request. path: /v1/chat/completions or /v1/messages."""
 
     port: int
     path: str
@@ -31,32 +31,33 @@ class Target(NamedTuple):
     headers: Callable[[int], dict[str, str]]
 
 
-def body_of(model: str, *, stream: bool) -> bytes:
+def body_of(target: Target, *, stream: bool) -> bytes:
     """Return a request of an agent in mid-work: some 10 KB of messages and one tool."""
+    is_chat = target.path.endswith("/chat/completions")
     text = ("word " * MESSAGE_CHARS)[:MESSAGE_CHARS]
     roles = ("user", "assistant")
-    tool = {
-        "type": "function",
-        "function": {
-            "name": "run",
-            "description": "Run a command.",
-            "parameters": {"type": "object", "properties": {"command": {"type": "string"}}},
-        },
-    }
-    request = {
-        "model": model,
+    schema = {"type": "object", "properties": {"command": {"type": "string"}}}
+    tool: dict[str, Any] = {"name": "run", "description": "Run a command."}
+    request: dict[str, Any] = {
+        "model": target.model,
         "messages": [{"role": roles[n % 2], "content": text} for n in range(MESSAGES)],
-        "tools": [tool],
+        "tools": [
+            {"type": "function", "function": {**tool, "parameters": schema}}
+            if is_chat
+            else {**tool, "input_schema": schema}
+        ],
         "max_tokens": 1000,
     }
     if stream:
-        request |= {"stream": True, "stream_options": {"include_usage": True}}
+        request["stream"] = True
+    if stream and is_chat:
+        request["stream_options"] = {"include_usage": True}
     return json.dumps(request).encode()
 
 
 async def played(target: Target, requests: int, clients: int, *, stream: bool) -> Seen:
     """Send `requests`, `clients` of them at once. RuntimeError for a reply that is no success."""
-    body, numbers = body_of(target.model, stream=stream), iter(range(requests))
+    body, numbers = body_of(target, stream=stream), iter(range(requests))
     began, taken_s = time.perf_counter(), []
 
     def texts() -> Iterator[bytes]:

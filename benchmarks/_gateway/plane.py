@@ -18,14 +18,20 @@ from fde_ray.gateway.app import run_plane_app
 from fde_ray.gateway.messages import TokenRequest
 from fde_ray.gateway.plane import Plane
 from fde_ray.gateway.serve import served_on_port
-from fde_ray.gateway.tokens import SigningKey, TokenSigner
+from fde_ray.gateway.signing import KeyRing, SigningKey
+from fde_ray.gateway.tokens import TokenSigner
 from fde_ray.llm.offline import OfflineProvider
 from fde_ray.llm.router import ModelRouter
-from fde_ray.metering.calls import CallFinish, CallStart, KnownCall, Spent
+from fde_ray.metering.allowances import Allowances
+from fde_ray.metering.budgets import Budgets
+from fde_ray.metering.calls import CallFinish, CallStart, KnownCall, Short, Spent
 from fde_ray.metering.ledger import MeteredChat
-from fde_ray.metering.prices import Price, PriceTable
+from fde_ray.metering.limits import Limits
+from fde_ray.metering.prices import PriceTable
+from fde_ray.metering.quotes import Price
+from fde_ray.metering.shares import BudgetPolicy
 from fde_ray.model.base import Record
-from fde_ray.model.clock import SystemClock
+from fde_ray.model.clock import Clock, SystemClock
 from fde_ray.model.profile import Endpoint
 from fde_ray.model.session import SessionLimits
 from fde_ray.model.states import Scope
@@ -35,6 +41,9 @@ from tests.store.builders import make_inputs, make_plan, run_id
 
 MODEL = "bench/scripted-1"
 DAY_S = 86400
+PLENTY = 10**15
+"""Nano-dollars: a million."""
+ENDPOINT = Endpoint(match="bench/*", max_parallel=1000, rpm=10**6, tpm=10**9)
 
 
 class Order(Record):
@@ -57,8 +66,8 @@ class Unwritten:
     async def known_call(self, call_id: str) -> KnownCall | None:
         return None
 
-    async def start_call(self, row: CallStart) -> None:
-        pass
+    async def start_call(self, row: CallStart) -> Short | None:
+        return None
 
     async def finish_call(self, row: CallFinish) -> None:
         pass
@@ -72,12 +81,10 @@ async def serve(order: Order) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     async with RunStore.at(StoreLocation(order.store), clock) as store:
-        router = ModelRouter(
-            [Endpoint(match="bench/*", base_url=order.upstream, max_parallel=1000)],
-            OfflineProvider(_no_probe),
-        )
-        calls = MeteredChat(router, store if order.metered else Unwritten(), prices(), clock)
-        signer = TokenSigner(SigningKey("k1", b"s" * 32), clock, lifetime_s=DAY_S)
+        router = ModelRouter([ENDPOINT.evolve(base_url=order.upstream)], OfflineProvider(_no_probe))
+        calls = metered(router, store, clock) if order.metered else bare(router, clock)
+        keys = KeyRing([SigningKey("k1", b"s" * 32)])
+        signer = TokenSigner(keys, clock, lifetime_s=DAY_S)
         objects = FolderStore(folder / "objects")
         plane = Plane(store=store, objects=objects, calls=calls, signer=signer, clock=clock)
         tokens = await opened(store, plane, signer, order)
@@ -87,6 +94,18 @@ async def serve(order: Order) -> None:
         await calls.aclose()
         await router.aclose()
         objects.close()
+
+
+def metered(router: ModelRouter, store: RunStore, clock: Clock) -> MeteredChat:
+    """Return calls with a ledger, budgets of run, sweep, user and day, and rate limits."""
+    policy = BudgetPolicy(PLENTY, {"local": PLENTY}, PLENTY)
+    budgets = Budgets(store, prices(), clock, Allowances(store, clock, policy))
+    limits = Limits([ENDPOINT], clock, store)
+    return MeteredChat(router, store, prices(), clock, budgets=budgets, limits=limits)
+
+
+def bare(router: ModelRouter, clock: Clock) -> MeteredChat:
+    return MeteredChat(router, Unwritten(), prices(), clock)
 
 
 async def opened(store: RunStore, plane: Plane, signer: TokenSigner, order: Order) -> list[str]:

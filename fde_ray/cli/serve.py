@@ -131,8 +131,9 @@ def _serve(
     *,
     profile_: Path | None,
 ) -> None:
-    import asyncio
     import os
+
+    import uvloop
 
     from fde_ray.engine.home import home_of
     from fde_ray.engine.serving import PlaneKind, Serving, default_addresses
@@ -149,7 +150,7 @@ def _serve(
         _seconds("--grace", grace),
         _seconds("--notice", notice),
     )
-    asyncio.run(_served(chosen, serving))
+    uvloop.run(_served(chosen, serving))
 
 
 async def _served(profile: Profile, serving: Serving) -> None:
