@@ -123,7 +123,7 @@ def _bound_by(quote: Quote, prompt_tokens: int, completion_tokens: int) -> Cost:
     return _dearest(
         [
             Cost(_nanousd(prompt_tokens * given + completion_tokens * taken), "priced")
-            for given, taken in map(_dearest_rates, quote.rates_ever(prompt_tokens))
+            for given, taken in map(_dearest_rates, quote.rates_up_to(prompt_tokens))
         ]
     )
 

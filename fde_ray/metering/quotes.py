@@ -134,10 +134,13 @@ class Quote(Record):
         amounts = [getattr(rates, name) for rates in listed for name in Rates.model_fields]
         if self.free or self.unpriced:
             what = "a free model" if self.free else "an unpriced model"
-            if any(a is not None for a in amounts) or not self.reason or self.free == self.unpriced:
+            is_told = bool(self.reason.strip()) and self.free != self.unpriced
+            if any(a is not None for a in amounts) or not is_told:
                 raise ValueError(f"{what} has a reason and no amounts")
         if self.tiers and self.windows:
             raise ValueError("tiers and windows together are not understood")
+        if len({tier.prompt_tokens_over for tier in self.tiers}) < len(self.tiers):
+            raise ValueError("two tiers begin at the same length of prompt")
         return self
 
     @property
@@ -145,7 +148,9 @@ class Quote(Record):
         """Whether a call can be priced, or is free, or is said to have no price."""
         base = self.per_million
         said = self.free or self.unpriced
-        return said or (base.input is not None and base.output is not None and bool(self.source))
+        return said or (
+            base.input is not None and base.output is not None and bool(self.source.strip())
+        )
 
     @property
     def since(self) -> float:
@@ -166,6 +171,13 @@ class Quote(Record):
         yield self._tiered(prompt_tokens)
         for window in self.windows:
             yield self.per_million.overlaid(window)
+
+    def rates_up_to(self, prompt_tokens: int) -> Iterator[Rates]:
+        """Yield the rates that a call of at most this length of prompt may have."""
+        yield from self.rates_ever(0)
+        for tier in self.tiers:
+            if prompt_tokens > tier.prompt_tokens_over:
+                yield self.per_million.overlaid(tier)
 
     def _tiered(self, prompt_tokens: int) -> Rates:
         fitting = [tier for tier in self.tiers if prompt_tokens > tier.prompt_tokens_over]

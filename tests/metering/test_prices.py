@@ -298,3 +298,30 @@ def test_a_file_that_is_no_table_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="nowhere"):
         load_prices(tmp_path / "nowhere.yaml")
+
+
+def test_the_bound_holds_where_a_longer_prompt_is_cheaper(tmp_path: Path) -> None:
+    cheaper = {"prompt_tokens_over": 1000, "input": "1.00", "output": "1.00"}
+    rates = {"input": "10.00", "output": "10.00"}
+    prices = table(tmp_path, m={"per_million": rates, "source": "x", "tiers": [cheaper]})
+    bound = prices.bound("m", 1500, 100).nanousd
+    assert bound is not None
+    assert bound >= prices.cost("m", usage(prompt=1000, completion=100)).nanousd
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"free": True, "reason": " "},
+        {"per_million": {"input": "1.00", "output": "1.00"}, "source": " "},
+        {
+            "per_million": {"input": "1.00", "output": "1.00"},
+            "source": "x",
+            "tiers": [{"prompt_tokens_over": 5, "input": i} for i in ("2.00", "3.00")],
+        },
+    ],
+    ids=["blank reason", "blank source", "two tiers at once"],
+)
+def test_an_entry_that_only_seems_to_say_something_is_refused(tmp_path: Path, entry: Any) -> None:
+    with pytest.raises(SpecError):
+        table(tmp_path, m=entry)
