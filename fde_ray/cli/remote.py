@@ -80,17 +80,18 @@ def status(
         if json_:
             emit_json(rows)
             return
-        table(["sweep", "state", "owner"], [[r["name"], r["state"], r["owner"]] for r in rows])
+        table(["sweep", "state", "owner"], [[r["name"], _state(r), r["owner"]] for r in rows])
         return
     said = _asked(server, "GET", f"/v1/sweeps/{_quoted(name)}")
     phases = Counter(run["phase"] for run in said["runs"])
-    row = {"sweep": said["name"], "state": said["state"], "phases": dict(phases)}
+    state = {key: said[key] for key in ("state", "finished")}
+    row = {"sweep": said["name"], **state, "phases": dict(phases)}
     if json_:
         emit_json(row | {"planned": len(said["runs"]), "notices": said["notices"]})
         return
     shown = " ".join(f"{phase}:{count}" for phase, count in sorted(phases.items()))
     header = ["sweep", "state", "runs", "phases"]
-    table(header, [[said["name"], said["state"], str(len(said["runs"])), shown]])
+    table(header, [[said["name"], _state(said), str(len(said["runs"])), shown]])
     for notice in said["notices"]:
         note(notice)
 
@@ -157,6 +158,10 @@ def results(name: NameArgument, server: ServerOption = None, json_: JsonOption =
             for row in rows
         ],
     )
+
+
+def _state(sweep: dict[str, Any]) -> str:
+    return "finished" if sweep["finished"] else str(sweep["state"])
 
 
 def _change(action: str, name: str, server: str | None) -> None:

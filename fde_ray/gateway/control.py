@@ -95,7 +95,9 @@ class Desk:
     async def sweeps(self, request: Request) -> Response:
         rows = [row for row in await self._store.sweeps() if row.tenant == self._tenant]
         owners = await self._store.owners(tenant=self._tenant)
-        sweeps = [{**_sweep_json(row), "owner": owners.get(row.name, "")} for row in rows]
+        sweeps = [
+            {**await self._sweep_json(row), "owner": owners.get(row.name, "")} for row in rows
+        ]
         return json_response({"sweeps": sweeps})
 
     async def sweep(self, request: Request) -> Response:
@@ -104,13 +106,22 @@ class Desk:
         costs = await self._store.costs_of_sweep(row.name, tenant=self._tenant)
         breakers = await self._store.breakers()
         value = {
-            **_sweep_json(row),
+            **await self._sweep_json(row),
             "notices": [one.notice for one in breakers if one.holds(self._tenant, row.name)],
             "spec": row.spec,
             "runs": [_run_json(run) for run in runs],
             "cost": [line.jsonable() for line in costs],
         }
         return json_response(value)
+
+    async def _sweep_json(self, row: SweepRow) -> dict[str, Any]:
+        left = await self._store.open_work(row.name, tenant=self._tenant)
+        return {
+            "name": row.name,
+            "state": row.state,
+            "finished": not left.total(),
+            "created_at": row.created_at,
+        }
 
     async def change(self, request: Request) -> Response:
         state = _STATES.get(str(request.path_params["action"]))
@@ -201,10 +212,6 @@ def submitted_spec(data: bytes) -> SweepSpec:
             reason = f"{unknown[1]!r} belongs to the operator's profile, not to a sweep"
         where = "" if error.line is None else f"line {error.line}: "
         raise Refusal(400, Fault.AGENT, where + reason, code="bad_spec") from error
-
-
-def _sweep_json(row: SweepRow) -> dict[str, Any]:
-    return {"name": row.name, "state": row.state, "created_at": row.created_at}
 
 
 def _run_json(run: SweepRun) -> dict[str, Any]:

@@ -75,7 +75,9 @@ def test_a_person_asks_from_afar(
     sweeps = cli("remote", "status", "--json").json
     name = sweeps[0]["name"]
     assert cli("remote", "status", name, "--json").json["planned"] > 0
-    assert name in cli("remote", "status").out
+    here = cli("sweep", "status", name).out.splitlines()[1].split()[:2]
+    assert cli("remote", "status", name).out.splitlines()[1].split()[:2] == here
+    assert cli("remote", "status").out.splitlines()[1].split()[:2] == here
     assert cli("remote", "results", name, "--json").code == 0
     refused = cli("remote", "cancel", name)
     assert (refused.code, "belongs to the operator" in refused.err) == (2, True)

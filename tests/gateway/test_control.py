@@ -12,6 +12,7 @@ from fde_ray.gateway.control import control_plane_app
 from fde_ray.model.errors import UserError
 from fde_ray.model.specs import SweepSpec
 from fde_ray.store.objects import layout
+from fde_ray.store.runs import RunStore
 from tests.gateway.planes import Bench
 from tests.store.builders import GRADE, PANEL, make_result, run_id
 
@@ -79,9 +80,10 @@ async def test_a_huge_spec_is_not_read(client: httpx.AsyncClient) -> None:
 
 async def test_sweeps_and_runs_are_told(client: httpx.AsyncClient) -> None:
     (sweep,) = (await client.get("/v1/sweeps")).json()["sweeps"]
-    assert (sweep["name"], sweep["state"]) == ("demo", "running")
+    assert (sweep["name"], sweep["state"], sweep["finished"]) == ("demo", "running", False)
     told = (await client.get("/v1/sweeps/demo")).json()
     assert [run["run_id"] for run in told["runs"]] == [run_id(1), run_id(2)]
+    assert told["finished"] is False
     run: dict[str, Any] = (await client.get(f"/v1/runs/{run_id(1)}")).json()
     assert (run["phase"], len(run["attempts"])) == ("provisioning", 1)
 
@@ -91,6 +93,13 @@ async def test_a_sweep_is_paused_resumed_and_cancelled(client: httpx.AsyncClient
         assert (await client.post(f"/v1/sweeps/demo/{action}")).json()["state"] == state
         assert (await client.get("/v1/sweeps")).json()["sweeps"][0]["state"] == state
     assert (await client.post("/v1/sweeps/demo/explode")).status_code == 404
+
+
+async def test_a_sweep_with_nothing_left_to_do_is_finished(
+    client: httpx.AsyncClient, store: RunStore
+) -> None:
+    await store.submit_sweep("local", "over", {}, [])
+    assert (await client.get("/v1/sweeps/over")).json()["finished"] is True
 
 
 async def test_results_are_served_as_they_lie_in_the_store(
