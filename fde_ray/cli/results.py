@@ -36,8 +36,11 @@ def ls(
     With --from, what the bucket alone tells: runs that have not ended are `pending`; without a
     sweep, the sweeps that are there.
 
-    Example: fde-ray results ls demo-1a2b3c4d
-    Example: fde-ray results ls demo-1a2b3c4d --from s3://bench/lab
+    Examples:
+
+      fde-ray results ls demo-1a2b3c4d
+
+      fde-ray results ls demo-1a2b3c4d --from s3://bench/lab
     """
     from fde_ray.analysis.display import warnings
     from fde_ray.model.errors import UserError
@@ -110,9 +113,11 @@ def pull(
     any time; the same command goes on. What is missing or spoilt ends it with exit code 1, after
     all else was copied.
 
-    Example: fde-ray results pull demo-1a2b3c4d --to results
-    Example: fde-ray results pull demo-1a2b3c4d --from s3://bench/lab --only workspaces
-    --where case=017,system=good
+    Examples:
+
+      fde-ray results pull demo-1a2b3c4d --to results
+
+      fde-ray results pull main-3 --from s3://bench/lab --only workspaces --where case=017
     """
     from fde_ray.model.wording import counted, is_or_are
     from fde_ray.store.pulls import Where, kinds_of
