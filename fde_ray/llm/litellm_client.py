@@ -9,6 +9,7 @@ import asyncio
 import importlib
 import logging
 import os
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -74,17 +75,20 @@ class LiteLLM:
         return False
 
     async def exchange(self, request: WireRequest, bill: Bill, meter: Meter) -> ChatReply:
-        key = read_key(self._endpoint)
-        async with asyncio.timeout(self._endpoint.timeout):
-            reply = await self._translated(request, key)
+        key, sdk = read_key(self._endpoint), await self._loaded()
+        try:
+            async with asyncio.timeout(self._endpoint.timeout):
+                reply = await self._translated(sdk, request, key)
+        except TimeoutError as error:
+            raise unusable(f"no whole reply within {self._endpoint.timeout:g} s") from error
         return reply_of(rules_of(request.dialect), request, plain(reply))
 
     async def events(self, request: WireRequest, bill: Bill, meter: Meter) -> AsyncIterator[bytes]:
-        key = read_key(self._endpoint)
+        key, sdk = read_key(self._endpoint), await self._loaded()
         passing = Passing(rules_of(request.dialect), request, meter)
         try:
             async with asyncio.timeout(self._endpoint.timeout):
-                stream = await self._translated(request, key)
+                stream = await self._translated(sdk, request, key)
                 try:
                     async for events in events_from(stream):
                         if said := passing.said(events):
@@ -100,8 +104,11 @@ class LiteLLM:
         finally:
             passing.tell()
 
-    async def _translated(self, request: WireRequest, key: ApiKey | None) -> Any:
-        sdk = self._sdk or await asyncio.to_thread(load_sdk)
+    async def _loaded(self) -> Any:
+        """Return the SDK. Its import takes seconds, and is not held against a provider."""
+        return self._sdk or await asyncio.to_thread(load_sdk)
+
+    async def _translated(self, sdk: Any, request: WireRequest, key: ApiKey | None) -> Any:
         terms = {
             **address_of(self._endpoint, request.model, request.dialect),
             "api_key": self._key_for_sdk(key),
@@ -117,8 +124,7 @@ class LiteLLM:
             raise self._failure(error, key, uncertain=False) from error
 
     async def _call(self, request: ChatRequest, *, stream: bool) -> Any:
-        key = read_key(self._endpoint)
-        sdk = self._sdk or await asyncio.to_thread(load_sdk)
+        key, sdk = read_key(self._endpoint), await self._loaded()
         fields = request.model_dump(mode="json", exclude={"extra", "model"}, exclude_none=True)
         try:
             return await sdk.acompletion(
@@ -161,6 +167,9 @@ class LiteLLM:
 def load_sdk() -> Any:
     """Import litellm, told not to download its price map and not to retry."""
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    # It looks for its own proxy at each call, and reads and compiles all of it only to find that it
+    # cannot be imported: a sixth of a second of CPU.
+    sys.modules.setdefault("litellm.proxy.proxy_server", None)  # type: ignore[arg-type]
     sdk: Any = importlib.import_module("litellm")
     sdk.telemetry = False
     sdk.suppress_debug_info = True

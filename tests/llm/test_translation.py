@@ -5,14 +5,17 @@ What must survive: the words, a tool call, and every count that has a price.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from importlib.machinery import SourceFileLoader
 from typing import Any
 
 import pytest
 
 from fde_ray.llm.http_endpoint import HttpEndpoint
+from fde_ray.llm.litellm_client import LiteLLM
 from fde_ray.metering.calls import Meter
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest
 from fde_ray.model.errors import ProviderError
@@ -188,3 +191,47 @@ async def test_settings_of_the_sdk_are_not_the_agents_to_make() -> None:
             await client.exchange(request(caller), BILL, Meter())
     assert len(fake.bodies) == 2
     assert not any("num_retries" in body or "fallbacks" in body for body in fake.bodies)
+
+
+@every_pair
+async def test_a_call_compiles_nothing(
+    caller: Dialect, served: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK would look for its own proxy at each call, in vain, and compile it each time."""
+    speech, compiled = BY_DIALECT[served], []
+    answer = Answer(body=json.dumps(speech.reply).encode(), headers=JSON)
+    request = WireRequest(dialect=caller, model="acme/big", body=BODIES[caller])
+    async with endpoint(served, answer, answer) as (_, client):
+        await client.exchange(request, BILL, Meter())
+        original = SourceFileLoader.source_to_code
+
+        def noted(self: SourceFileLoader, data: Any, path: Any, **more: Any) -> Any:
+            compiled.append(path)
+            return original(self, data, path, **more)
+
+        monkeypatch.setattr(SourceFileLoader, "source_to_code", noted)
+        await client.exchange(request, BILL, Meter())
+    assert compiled == []
+
+
+class Mute:
+    """An SDK whose provider never answers."""
+
+    async def anthropic_messages(self, **_: Any) -> Any:
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_translated_reply_that_is_late_is_the_providers_fault(stream: bool) -> None:
+    described = {"match": "*", "base_url": "http://127.0.0.1:1", "timeout": "20ms"}
+    client = LiteLLM(Endpoint.model_validate(described), ManualClock(), Mute())
+    body = BODIES["messages"]
+    request = WireRequest(dialect="messages", model="acme/big", body=body, stream=stream)
+    asked: Awaitable[Any] = (
+        anext(client.events(request, BILL, Meter()))
+        if stream
+        else client.exchange(request, BILL, Meter())
+    )
+    with pytest.raises(ProviderError) as caught:
+        await asked
+    assert (caught.value.kind, caught.value.uncertain) == (FailureKind.PROVIDER_UNAVAILABLE, True)
