@@ -58,8 +58,9 @@ class Session(NamedTuple):
     end_source: str
     seconds: float | None
     """None = it is not known how long its sandbox lived."""
-    cpu: float
-    memory_bytes: int
+    cpu: float | None
+    memory_bytes: int | None
+    """None = not known, like the cost then."""
     rate: str
     """Which price was taken."""
     nanousd: int | None

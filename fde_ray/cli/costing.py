@@ -83,7 +83,7 @@ def session_of(row: SessionRow, rate: HostRate | None, now: float) -> Session:
         route=row.route,
         role=row.role,
         number=row.number,
-        model=row.model,
+        model=row.model or "unknown",
         failure=row.failure,
         machine="local",
         began_at=row.started_at if row.is_started else None,
@@ -103,6 +103,8 @@ def _cost(row: SessionRow, rate: HostRate | None, seconds: float | None) -> Host
 
     if not row.is_started:
         return HostCost(0, "never started")
+    if row.cpu is None or row.memory_bytes is None:
+        return HostCost(None, "the run store was lost: what its sandbox could use is not known")
     return host_cost(Held(row.cpu, row.memory_bytes, seconds, row.cpu_s), rate)
 
 

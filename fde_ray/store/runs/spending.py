@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -50,9 +50,10 @@ class SessionRow(NamedTuple):
     ended_at: float | None
     cpu_s: float | None
     """CPU time that it used; None = not measured."""
-    model: str
-    cpu: float
-    memory_bytes: int
+    model: str | None
+    cpu: float | None
+    memory_bytes: int | None
+    """These three: None = a lost attempt that a rebuild knows only the end of."""
     is_started: bool
     """Whether a sandbox was started for it."""
 
@@ -210,6 +211,11 @@ _PAST = Statement(
 )
 
 
+def _session(row: Sequence[Any]) -> SessionRow:
+    *whole, memory, is_started = row
+    return SessionRow._make((*whole, None if memory is None else int(memory), bool(is_started)))
+
+
 class SpendingReads:
     _db: Database
 
@@ -233,7 +239,7 @@ class SpendingReads:
     async def sessions_of_sweep(self, name: str, *, tenant: str = LOCAL) -> list[SessionRow]:
         """Return every attempt and extraction try of what the sweep wants."""
         rows = await self._db.read(lambda t: t.all(_SESSIONS, tenant_=tenant, name_=name))
-        return [SessionRow._make((*row[:12], int(row[12]), bool(row[13]))) for row in rows]
+        return [_session(row) for row in rows]
 
     async def answering_models(
         self, name: str, *, tenant: str = LOCAL
