@@ -9,11 +9,22 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.postgresql import Server, running_postgresql
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 os.environ["MPLBACKEND"] = "Agg"
+
+# Property tests draw the same examples every time, however busy the machine is.
+settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("repeatable")
 
 _LOOPBACK = ("127.", "::1", "localhost")
 

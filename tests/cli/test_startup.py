@@ -24,7 +24,10 @@ exit_code(sys.argv[1:])
 print(*sys.modules)
 """
 ALL = dict(commands(typer.main.get_command(app), "fde-ray"))
-SILENT = {"user revoke", *(f"remote {action}" for action in ("pause", "resume", "cancel"))}
+SILENT = {
+    "user revoke",
+    *(f"remote {action}" for action in ("pause", "resume", "cancel", "delete")),
+}
 LEAVES = {path: command for path, command in ALL.items() if not hasattr(command, "commands")}
 
 
