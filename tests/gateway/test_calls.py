@@ -14,6 +14,7 @@ from fde_ray.gateway.bodies import parse_chat
 from fde_ray.gateway.messages import Heartbeat
 from fde_ray.model.errors import ProviderError, Refusal
 from fde_ray.model.failures import FailureKind
+from fde_ray.model.session import AgentExit
 from fde_ray.model.states import Role, SolveEnd
 from fde_ray.store.runs import RunStore
 from tests.gateway.planes import EXTRACT, SOLVE, Bench, make_bench
@@ -197,6 +198,19 @@ async def test_a_budget_that_is_spent_refuses_for_good(
     refusal = await refused(call)
     assert (refusal.status, refusal.fault.value) == (402, "budget")
     assert not bench.model.sent
+    bench.objects.close()
+
+
+async def test_an_agent_whose_budget_is_spent_has_not_failed_by_itself(
+    tmp_path: Path, store: RunStore, clock: ManualClock
+) -> None:
+    bench = await make_bench(tmp_path, store, clock, budget=1e-9, model="openai/gpt-4o-mini")
+    token = await bench.started()
+    await refused(bench.plane.chat(token, wire(model="openai/gpt-4o-mini"), "c1"))
+    await store.record_exit(SOLVE, AgentExit(kind="agent_error", detail="refused"))
+    assert (await store.session(SOLVE)).solve_end is SolveEnd.BUDGET
+    beat = await bench.plane.heartbeat(token, Heartbeat())
+    assert (beat.state, beat.reason) == ("stop", "finished")
     bench.objects.close()
 
 
