@@ -71,13 +71,18 @@ def _command(pid: int) -> bytes:
 
 
 def test_signals_do_what_they_did_before_once_ray_has_started(tmp_path: Path) -> None:
+    # A background job ignores Ctrl-C, and so would this process.
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
     before = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(before)
-    with Starting(tmp_path, lambda: 1) as starting:
-        starting.over()
-        assert signal.set_wakeup_fd(before) == before
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
+    try:
+        with Starting(tmp_path, lambda: 1) as starting:
+            starting.over()
+            assert signal.set_wakeup_fd(before) == before
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, heard)
         starting.over()
 
 
