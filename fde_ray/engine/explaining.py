@@ -43,6 +43,8 @@ async def _reasons(runtime: Runtime, sweep: str, run: SweepRun, wait: Wait | Non
     said = [f"The run is {_place(run).rstrip('.')}."]
     if run.phase is Phase.DONE:
         said += await _labels(runtime, run)
+    if run.solve_end is SolveEnd.BUDGET:
+        said.append("A budget ended its solving, so that reports give it no score.")
     attempts = await runtime.store.attempts_of(run.run_id)
     said += [_loss(one) for one in attempts if one.failure is not None]
     if run.phase is Phase.QUEUED:

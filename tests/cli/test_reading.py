@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,14 @@ def test_show_says_why_a_run_was_set_aside(home: Path, cli: CommandLine) -> None
 
 def test_explain_names_the_next_step_of_a_waiting_run(home: Path, cli: CommandLine) -> None:
     assert f"fde-ray sweep resume {SWEEP}" in cli("run", "explain", WAITING).out
+
+
+def test_explain_says_that_a_budget_leaves_a_run_without_a_score(
+    home: Path, cli: CommandLine
+) -> None:
+    with closing(sqlite3.connect(home / "runs.sqlite")) as rows, rows:
+        rows.execute("UPDATE runs SET solve_end = 'budget' WHERE run_id = ?", (GOOD,))
+    assert "A budget ended its solving" in cli("run", "explain", GOOD).out
 
 
 def test_logs_tell_events_and_calls_in_order_of_time(home: Path, cli: CommandLine) -> None:
