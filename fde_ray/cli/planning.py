@@ -131,7 +131,8 @@ def _basis(group: GroupForecast) -> str:
 def _range(amount: Amount | None) -> str:
     from fde_ray.analysis.spending_display import dollars
 
-    if amount is None:
+    is_open = amount is None or amount.likely_nanousd is None or amount.high_nanousd is None
+    if amount is None or (is_open and not amount.low_nanousd):
         return "unknown"
     if amount.likely_nanousd is None or amount.high_nanousd is None:
         return f"at least {dollars(amount.low_nanousd)}"

@@ -131,5 +131,8 @@ def test_the_plan_forecasts_from_past_runs_or_from_what_is_assumed(
     shown = cli("sweep", "plan", spec, "--assume", "agent=1M-2M/0-100k")
     assert "$4.6400 ($2.8000 to $6.4800) (a forecast)" in shown.out
     assert cli("sweep", "plan", spec, "--assume", "agent=much").code == 2
+    spec.write_text(spec.read_text().replace("zai/glm-5.3", "dashscope/qwen3.8-27b"))
+    unpriced = cli("sweep", "plan", spec, "--assume", "agent=1M/10k")
+    assert ("model calls: unknown" in unpriced.out, "$0" in unpriced.out) == (True, False)
     past = cli("sweep", "plan", "demo", "--case", "017")
     assert "offline" in past.out
