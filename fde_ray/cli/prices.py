@@ -47,6 +47,8 @@ def ls(
 
     Example: fde-ray prices ls --prices my_prices.yaml --json
     """
+    from fde_ray.model.wording import counted
+
     from .output import emit_json, note, table
 
     found, now = _table(prices, profile), _now()
@@ -58,7 +60,7 @@ def ls(
         ["model", *RATES, "checked", "note"],
         [[str(row[key] or "") for key in ("model", *RATES, "checked", "note")] for row in rows],
     )
-    note(f"table {found.version}, hash {found.hash[:12]}, {len(rows)} models")
+    note(f"table {found.version}, hash {found.hash[:12]}, {counted(len(rows), 'model')}")
 
 
 @app.command()
@@ -93,6 +95,7 @@ def check(
     from datetime import UTC, datetime
 
     from fde_ray.metering.price_checks import doubts, unpriced_in
+    from fde_ray.model.wording import counted
 
     from .output import emit_json, note, say, table
     from .setting import spec_from
@@ -117,7 +120,8 @@ def check(
             }
         )
     else:
-        say(f"table {found.version} is well formed: {len(found.models)} models, hash {found.hash}")
+        models = counted(len(found.models), "model")
+        say(f"table {found.version} is well formed: {models}, hash {found.hash}")
         if machines.nodes:
             kinds = f"{len(machines.nodes)} types, hash {machines.hash}"
             say(f"table of nodes {machines.version} is well formed: {kinds}")
