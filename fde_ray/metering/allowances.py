@@ -96,6 +96,7 @@ class Allowances:
                         spent=purse.spent,
                         target=purse.reserved,
                         least=0,
+                        keep=purse.reserved,
                         is_known=True,
                     )
         self._purses.clear()
@@ -151,7 +152,7 @@ class Allowances:
             self._drawers.pop(owner, None)
 
     async def _draw_once(self, owner: str, purse: Purse) -> None:
-        target, least = purse.aims()
+        (target, least), keep = purse.aims(), purse.reserved
         now = self._clock.now()
         if not purse.is_worth_telling(target, now):
             return
@@ -163,6 +164,7 @@ class Allowances:
                 spent=spent,
                 target=target,
                 least=least,
+                keep=keep,
                 is_known=purse.is_known,
             )
         except StoreError as error:

@@ -109,9 +109,10 @@ class Purse:
         return self.reserved + waiting + self._ahead(), least
 
     def give_back(self, target: int) -> int:
-        """Hold no more than `target` from now on, before it is told; return what is spent now."""
+        """Hold no more than `target` from now on, before it is told, and what is reserved while
+        somebody waits: it may be that no more is to be had. Return what is spent now."""
         held = self.held - (self.spent - self.told)
-        self.held -= max(0, held - target)
+        self.held -= max(0, held - (self.reserved if self.waiters else target))
         return self.spent
 
     def learn(self, drawn: Drawn, spent: int, now: float) -> None:

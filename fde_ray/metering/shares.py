@@ -35,7 +35,15 @@ class ShareStore(Protocol):
     """`store.runs.RunStore` fits; its methods of these names say more."""
 
     async def draw(
-        self, owner: str, limit: int, *, spent: int, target: int, least: int, is_known: bool
+        self,
+        owner: str,
+        limit: int,
+        *,
+        spent: int,
+        target: int,
+        least: int,
+        keep: int,
+        is_known: bool,
     ) -> Drawn: ...
 
     async def owners_of(self, run_id: str, grade_id: str | None) -> list[Owner]: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fde_ray.metering.purses import STALE_S, Purse, Share
+from fde_ray.metering.purses import STALE_S, Purse, Share, _Waiter
 from fde_ray.metering.shares import BudgetPolicy, Drawn, Limited, Owner, limits_of
 from fde_ray.store.runs.budgets import Counter, drawn_from
 from fde_ray.store.runs.replicas import TTL_S
@@ -25,13 +26,17 @@ class Row:
         self.chunks: dict[int, tuple[int, int]] = {}
         self.alive_until: dict[int, float] = {}
 
-    def draw(self, boot: int, now: float, spent: int, target: int, least: int, known: bool) -> Any:
+    def draw(
+        self, boot: int, now: float, spent: int, target: int, least: int, kept: int, known: bool
+    ) -> Any:
         chunk = self.chunks.get(boot)
         if chunk is None and known:
             return Drawn(0, *self.counter, is_lost=True)
         self.alive_until[boot] = now + TTL_S
         held, told = chunk or (0, 0)
-        self.counter, left = drawn_from(self.counter, held, spent - told, LIMIT, target, least)
+        self.counter, left = drawn_from(
+            self.counter, held, spent - told, LIMIT, target, least, kept
+        )
         self.chunks[boot] = left, spent
         return Drawn(left, *self.counter)
 
@@ -50,7 +55,8 @@ class Replica:
         self.paid: dict[int, int] = {}
         """What the ledger says that calls of each boot cost, ended or not."""
         self.boot = 0
-        self.sent: tuple[int, int, int, bool, float] | None = None
+        self.waiters: list[_Waiter] = []
+        self.sent: tuple[int, int, int, int, bool, float] | None = None
         self.reply: tuple[Drawn, int, float] | None = None
 
 
@@ -81,6 +87,20 @@ class Interleavings(RuleBasedStateMachine):
             share.settle(cost)
             self.settled += cost
             self.row_pays(one, boot, cost - amount)
+            self.begin_served(one)
+
+    @rule(n=number, amount=st.sampled_from([150, 400]))
+    def queue(self, n: int, amount: int) -> None:
+        one = self.replicas[n]
+        waiter = _Waiter(amount, Future())  # type: ignore[arg-type]
+        one.waiters.append(waiter)
+        one.purse.waiters.append(waiter)
+
+    def begin_served(self, one: Replica) -> None:
+        for waiter in [w for w in one.waiters if w.future.done()]:
+            one.waiters.remove(waiter)
+            one.calls.append((Share(one.purse, waiter.amount), waiter.amount, one.boot))
+            self.row_pays(one, one.boot, waiter.amount)
 
     @rule(n=number, more=st.sampled_from([0, 300, LIMIT]))
     def draw(self, n: int, more: int) -> None:
@@ -113,17 +133,17 @@ class Interleavings(RuleBasedStateMachine):
     def ask(self, n: int, more: int) -> None:
         one = self.replicas[n]
         if one.sent is None and one.reply is None:
-            target, least = one.purse.aims()
+            (target, least), kept = one.purse.aims(), one.purse.reserved
             target += more
             spent = one.purse.give_back(target)
-            one.sent = (spent, target, least, one.purse.is_known, self.now)
+            one.sent = (spent, target, least, kept, one.purse.is_known, self.now)
 
     @rule(n=number)
     def arrive(self, n: int) -> None:
         one = self.replicas[n]
         if one.sent is not None:
-            spent, target, least, known, at = one.sent
-            drawn = self.row.draw(n, self.now, spent, target, least, known)
+            spent, target, least, kept, known, at = one.sent
+            drawn = self.row.draw(n, self.now, spent, target, least, kept, known)
             one.sent, one.reply = None, (drawn, spent, at)
 
     @rule(n=number)
@@ -135,6 +155,7 @@ class Interleavings(RuleBasedStateMachine):
             if drawn.is_lost:
                 one.boot += 1
             one.reply = None
+            self.begin_served(one)
 
     @rule(n=number)
     def lose_the_reply(self, n: int) -> None:
@@ -184,6 +205,24 @@ class Interleavings(RuleBasedStateMachine):
 
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
+
+
+def test_nobody_waits_for_what_another_one_holds_for_nothing() -> None:
+    play = Interleavings()
+    play.row.counter = Counter(700, 200, 0)
+    for n, spent in ((0, 400), (1, 300)):
+        play.row.chunks[n] = 100, spent
+        play.replicas[n].purse.spent = spent
+        play.replicas[n].purse.learn(Drawn(100, 700, 200, 0), spent, play.now)
+    play.queue(0, 250)
+    play.queue(1, 250)
+    for _ in range(4):
+        for n in (0, 1):
+            play.draw(n, 0)
+            while play.replicas[n].calls:
+                play.settle(n, 0.1)
+    assert not play.replicas[0].waiters
+    assert not play.replicas[1].waiters
 
 
 def test_chunk_grows_with_use_and_leaves_others_their_part() -> None:

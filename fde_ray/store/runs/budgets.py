@@ -191,11 +191,20 @@ class Budgets:
     boot: str
 
     async def draw(
-        self, owner: str, limit: int, *, spent: int, target: int, least: int, is_known: bool
+        self,
+        owner: str,
+        limit: int,
+        *,
+        spent: int,
+        target: int,
+        least: int,
+        keep: int,
+        is_known: bool,
     ) -> Drawn:
         """Tell what this replica has spent of a shared budget, all in all, and have it hold
-        `target`, more or less than it does now; if there is less left, that, but `least` at least
-        or nothing more.
+        `target`, more or less than it does now; if there is less left, that, but `least` at least.
+        Where that is not to be had either it gives back all but `keep`, which others may need as
+        much: no two of them wait for what the other holds.
 
         is_known: it has drawn before. When its lease ran out since, its chunk is lost, and what it
         spent was counted from the ledger.
@@ -210,7 +219,7 @@ class Budgets:
             if row is None and is_known:
                 return Drawn(0, counter.spent, counter.reserved, counter.unpriced, is_lost=True)
             held, told = row or (0, 0)
-            after, left = drawn_from(counter, held, spent - told, limit, target, least)
+            after, left = drawn_from(counter, held, spent - told, limit, target, least, keep)
             kept(t, before, {owner: after})
             t.run(_SET_CHUNK, owner=owner, boot=boot, held=left, spent=spent)
             return Drawn(left, *after)
@@ -249,7 +258,7 @@ _LOOK = finding_all(schema.budgets, ("owner",), ("owner", "spent", "reserved", "
 
 
 def drawn_from(
-    counter: Counter, held: int, news: int, limit: int, target: int, least: int
+    counter: Counter, held: int, news: int, limit: int, target: int, least: int, keep: int
 ) -> tuple[Counter, int]:
     """Return the counters, and what is held, after `news` were spent and the rest adjusted."""
     paid = min(held, news)
@@ -260,7 +269,7 @@ def drawn_from(
         room = limit - counter.spent - counter.reserved
         more = min(more, max(0, room))
         if held + more < least:
-            more = 0
+            more = min(0, keep - held)
     return counter._replace(reserved=counter.reserved + more), held + more
 
 
