@@ -17,7 +17,15 @@ from fde_ray.model.result import Pause
 from fde_ray.model.states import PauseCause
 from fde_ray.store.runs import Heartbeat, RunStore
 
-from .pauses import Activity, ClockTotals, PauseStep, clock_totals, is_for_another, next_pause
+from .pauses import (
+    Activity,
+    ClockTotals,
+    PauseStep,
+    clock_totals,
+    is_for_another,
+    next_pause,
+    pause_cause,
+)
 from .ports import Session
 
 LONGEST_SILENCE = timedelta(seconds=15)
@@ -198,27 +206,33 @@ class SessionClocks:
         watch.is_loaded = True
 
     async def _write(self, subject: str, watch: _Watch) -> None:
+        """Step until the open pause is what the requests ask for, whatever they do meanwhile."""
         async with watch.lock:
             await self._load(subject, watch)
-            step = next_pause(watch.open_cause, watch.activity)
-            if step is None:
-                return
-            watch.writes += 1
-            try:
-                await self._carry_out(subject, watch, step)
-            finally:
+            is_ours = True
+            while is_ours and (step := next_pause(watch.open_cause, watch.activity)) is not None:
                 watch.writes += 1
+                try:
+                    is_ours = await self._carry_out(subject, watch, step)
+                finally:
+                    watch.writes += 1
 
-    async def _carry_out(self, subject: str, watch: _Watch, step: PauseStep) -> None:
+    async def _carry_out(self, subject: str, watch: _Watch, step: PauseStep) -> bool:
+        """False = another replica has a call of this session under way, so that none is opened."""
         now = self._clock.now()
         if step.closes:
             await self._store.close_pause(subject, now, cause=watch.open_cause)
             watch.open_cause = None
-        if step.opens is None or await self._store.is_served(subject):
-            return  # another replica has a call of this session under way
+        if step.opens is None:
+            return True
+        if await self._store.is_served(subject):
+            return False
+        if pause_cause(watch.activity) is not step.opens:
+            return True  # a request began or ended while the store was asked
         since = now if step.closes else self._waits_since(watch, now)
         await self._store.open_pause(subject, step.opens, since)
         watch.open_cause = step.opens
+        return True
 
     async def _close(self, subject: str, watch: _Watch) -> None:
         """Let the clock run: the open pause is not due."""

@@ -12,6 +12,7 @@ import pytest
 
 from fde_ray.gateway import model_routes
 from fde_ray.gateway.app import run_plane_app
+from fde_ray.gateway.clocks import SessionClocks
 from fde_ray.gateway.messages import Heartbeat, HeartbeatReply
 from fde_ray.gateway.pauses import doubtful_s, turn_wait
 from fde_ray.gateway.plane import Plane
@@ -165,6 +166,32 @@ async def test_a_call_that_waits_beside_one_that_is_served_stops_no_clock(narrow
     narrow.model.gate.set()
     await asyncio.gather(call, narrow.other)
     assert not await narrow.store.pauses(OTHER)
+
+
+@pytest.mark.parametrize("step", ["is_served", "open_pause"])
+async def test_a_wait_that_ends_while_it_is_written_down_leaves_no_pause(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Else the call would end in an error of ours, or the clock stand still beside no request."""
+    await bench.started()
+    clocks = SessionClocks(bench.store, bench.clock)
+    begun, go, original = asyncio.Event(), asyncio.Event(), getattr(bench.store, step)
+
+    async def slow(*args: Any) -> Any:
+        begun.set()
+        await go.wait()
+        return await original(*args)
+
+    monkeypatch.setattr(bench.store, step, slow)
+    async with asyncio.timeout(10):
+        async with clocks.serving(SOLVE, "c1"):
+            wait = Wait(PauseCause.RATE_LIMIT, bench.clock.now())
+            waiting = asyncio.create_task(clocks.pin(SOLVE, "c1", wait), name="pin")
+            await begun.wait()
+        go.set()
+        await waiting
+    assert await cause(bench) is None
+    assert not clocks.is_paused(SOLVE)
 
 
 async def test_an_agent_who_leaves_the_queue_is_charged_and_its_call_is_not_made(
