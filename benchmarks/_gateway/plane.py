@@ -88,8 +88,9 @@ async def serve(order: Order) -> None:
         objects = FolderStore(folder / "objects")
         plane = Plane(store=store, objects=objects, calls=calls, signer=signer, clock=clock)
         tokens = await opened(store, plane, signer, order)
+        # Before the port is open: whoever sees that it is reads the tokens.
+        await asyncio.to_thread(Path(order.tokens).write_text, json.dumps(tokens))
         async with served_on_port(run_plane_app(plane, clock), "127.0.0.1", order.port):
-            await asyncio.to_thread(Path(order.tokens).write_text, json.dumps(tokens))
             await stopping.wait()
         await calls.aclose()
         await router.aclose()
