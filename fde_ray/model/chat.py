@@ -49,7 +49,7 @@ class ChatRequest(Record):
 
 
 def tokens_in(text: str | bytes) -> int:
-    """Return an upper bound of the tokens of a text."""
+    """Return a bound of the tokens of a text of words; digits and base64 may have twice as many."""
     data = text.encode() if isinstance(text, str) else text
     return -(-len(data) // BYTES_PER_TOKEN)
 
