@@ -130,7 +130,7 @@ async def opened_runtime(
         )
         chat = chat or ModelRouter(profile.endpoints, OfflineProvider(_probes(cases)))
         stack.push_async_callback(chat.aclose)
-        prices = _prices(profile)
+        prices = prices_of(profile)
         allowances = Allowances(store, clock, policy_of(profile.scheduling))
         ledger = store if metrics is None else WatchedLedger(store, metrics)
         budgets = Budgets(ledger, prices, clock, allowances)
@@ -182,7 +182,8 @@ def _probes(cases: Mapping[str, Case]) -> Callable[[str, str], Probe]:
     return probe_of
 
 
-def _prices(profile: Profile) -> PriceTable:
+def prices_of(profile: Profile) -> PriceTable:
+    """Return the price table that the profile names, or the one that ships."""
     return load_prices(Path(profile.prices).expanduser()) if profile.prices else _shipped_prices()
 
 

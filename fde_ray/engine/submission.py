@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fde_ray.metering.price_checks import unpriced_in
 from fde_ray.model.base import canonical_json
 from fde_ray.model.errors import UserError
 from fde_ray.model.plan import RunPlan
@@ -17,7 +18,7 @@ from fde_ray.store.runs.versions import Replaced
 from .comparison import Comparison, compared
 from .drift import change_of, material_of
 from .planning import Planner, plan_sweep
-from .runtime import Runtime
+from .runtime import Runtime, prices_of
 from .versions import SpecVersions
 
 
@@ -43,6 +44,7 @@ class Submission:
         if known is not None and self._is_same(known, spec):
             await self._versions.keep(spec.name, known.spec, lambda: planned(self._runtime, spec))
             return False
+        self._check_prices(spec)
         plans = planned(self._runtime, spec)
         document = resolved(spec, plans)
         if known is None and await self._versions.has(spec.name):
@@ -71,6 +73,7 @@ class Submission:
         Equal runs and grades are kept, a grade that differs is made beside the old one, runs that
         nobody wants any more stop. UserError when there is no sweep of this name.
         """
+        self._check_prices(spec)
         tenant = self._runtime.tenant
         plans = planned(self._runtime, spec)
         document = resolved(spec, plans)
@@ -86,6 +89,17 @@ class Submission:
         for key in await objects.list(layout.marks_prefix(self._runtime.tenant, name)):
             if (pair := layout.parse_mark(key)) is not None and pair not in wanted:
                 await objects.delete(key)
+
+    def _check_prices(self, spec: SweepSpec) -> None:
+        """UserError for a model without a price, where the operator takes none."""
+        profile = self._runtime.profile
+        if profile.unpriced_models == "run":
+            return
+        for lack in unpriced_in(spec, prices_of(profile), self._runtime.clock.now()):
+            raise UserError(
+                f"{lack.model!r} ({', '.join(lack.roles)}) has no price ({lack.reason}), and the "
+                "profile says `unpriced_models: refuse`: add it to the price table"
+            )
 
     async def _known(self, name: str) -> SweepRow | None:
         try:

@@ -107,6 +107,9 @@ class Profile(Record):
     other_models: OtherModels = "map"
     """A call of another model than the run's: map = the run's model answers, and the ledger tells;
     refuse = an error for the agent."""
+    unpriced_models: Literal["run", "refuse"] = "run"
+    """What becomes of a sweep with a model that has no price: run = its cost is unknown, and its
+    calls are refused under a budget; refuse = it is not taken."""
     provider_retries: int = Field(default=4, ge=0, le=20)
     snapshot_every: Duration = parse_duration("30m")
     heartbeat_every: Duration = parse_duration("5s")

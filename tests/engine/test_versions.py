@@ -318,3 +318,19 @@ def test_plans_of_a_sweep_are_read_in_its_order(tmp_path: Path) -> None:
             assert json.loads(plans[0].model_dump_json())["sweep"] == "small"
 
     played(main)
+
+
+def test_a_sweep_with_an_unpriced_model_is_not_taken_where_the_operator_says_so(
+    tmp_path: Path,
+) -> None:
+    unpriced = make_spec(systems=[SYSTEM | {"model": "acme/secret"}])
+
+    async def main() -> None:
+        async with opened(tmp_path, make_stage(), unpriced_models="refuse") as runtime:
+            for change in (Submission(runtime).submit, Submission(runtime).replace):
+                with pytest.raises(UserError, match=r"'acme/secret' \(agent\) has no price"):
+                    await change(unpriced)
+            assert await runtime.store.sweeps() == []
+            assert await Submission(runtime).submit(make_spec())
+
+    played(main)
