@@ -24,7 +24,7 @@ from fde_ray.model.states import Role
 from .compute import Held, host_cost
 from .prices import OFFLINE, PriceTable
 
-Basis: TypeAlias = Literal["past_runs", "assumptions", "offline", "nothing"]
+Basis: TypeAlias = Literal["past_runs", "assumptions", "offline", "free", "nothing"]
 ENOUGH_FOR_TENTHS = 10
 _NUMBER = r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([kM]?)"
 _RANGE = rf"{_NUMBER}(?:-{_NUMBER})?"
@@ -178,8 +178,10 @@ def _group(
     amount: Amount | None = None
     notes: tuple[str, ...] = ()
     basis: Basis = "nothing"
-    if all(model.startswith(OFFLINE) for models in asked.values() for model in models):
-        basis, amount = "offline", Amount(low_nanousd=0, likely_nanousd=0, high_nanousd=0)
+    charged = [model for models in asked.values() for model in models if _is_online(model)]
+    if all(_is_free(prices, model, at) for model in charged):
+        basis = "free" if charged else "offline"
+        amount = Amount(low_nanousd=0, likely_nanousd=0, high_nanousd=0)
     elif costs:
         basis, amount = "past_runs", _from_past(costs, runs)
         if left := len(past) - len(costs):
@@ -232,7 +234,7 @@ def _from_assumptions(
     notes: list[str] = []
     for role, models in asked.items():
         for model in models:
-            if model.startswith(OFFLINE):
+            if not _is_online(model) or _is_free(prices, model, at):
                 continue
             if role not in assumed:
                 notes.append(f"nothing is assumed of the {role}")
@@ -264,3 +266,12 @@ def _uses(assumed: Assumed) -> list[Usage]:
 
 def _cost(prices: PriceTable, model: str, usage: Usage, at: float) -> int | None:
     return prices.cost(model, usage, at).nanousd
+
+
+def _is_online(model: str) -> bool:
+    return not model.startswith(OFFLINE)
+
+
+def _is_free(prices: PriceTable, model: str, at: float) -> bool:
+    quote = price.quote_at(at) if (price := prices.price_of(model)) else None
+    return quote is not None and quote.free

@@ -25,6 +25,7 @@ from fde_ray.model.states import ConditionKind
 from tests.store.builders import make_plan
 
 PANEL = ("acme/panel",) * 5
+OWN = Panel(models=("acme/own",) * 5)
 PRICES = PriceTable.model_validate(
     {
         "version": "v",
@@ -35,6 +36,7 @@ PRICES = PriceTable.model_validate(
                 "source": "page",
             },
             "acme/panel": {"per_million": {"input": "1", "output": "4"}, "source": "page"},
+            "acme/own": {"free": True, "reason": "runs here"},
             "acme/customer": {"per_million": {"input": "1", "output": "1"}, "source": "page"},
         },
     }
@@ -164,6 +166,14 @@ def test_offline_runs_cost_nothing() -> None:
     offline = make_plan(1)
     assert amounts(forecast_of([offline])) == (0, 0, 0)
     assert forecast_of([offline]).groups[0].basis == "offline"
+
+
+def test_models_that_are_free_cost_nothing_and_need_no_assumption() -> None:
+    free = plan(system=System(name="s", scaffold="minimal", model="acme/own"), panel=OWN)
+    found = forecast_of([free])
+    assert (found.groups[0].basis, amounts(found)) == ("free", (0, 0, 0))
+    mixed = forecast_of([plan(panel=OWN)], assumed=AGENT)
+    assert (mixed.notes, mixed.groups[0].basis) == ((), "assumptions")
 
 
 def test_compute_is_bounded_by_the_limits_when_this_machine_has_a_rate() -> None:
