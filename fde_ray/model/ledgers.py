@@ -11,6 +11,9 @@ from .chat import Usage
 
 CallState = Literal["started", "finished", "failed", "ambiguous"]
 
+LATEST = 253_402_300_799.0
+"""The end of the year 9999; what is later has no date."""
+
 
 class LedgerLine(Record):
     """What a reader of the ledger needs of a row; what else a row holds is passed over.
@@ -28,8 +31,8 @@ class LedgerLine(Record):
     role: str = Field(min_length=1, max_length=100)
     model: str = Field(max_length=500)
     price_hash: str = ""
-    started_at: float
-    finished_at: float | None = None
+    started_at: float = Field(ge=0, le=LATEST)
+    finished_at: float | None = Field(default=None, ge=0, le=LATEST)
     state: CallState
     status: int | None = None
     detail: str | None = None

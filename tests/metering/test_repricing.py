@@ -137,6 +137,8 @@ def test_a_pulled_folder_gives_each_row_once_and_its_latest_state(tmp_path: Path
         (json.dumps({**ROW, "cost_nanousd": -1}).encode(), "cost_nanousd"),
         (json.dumps({**ROW, "state": "paid"}).encode(), "state"),
         (json.dumps({**ROW, "started_at": 1e400}).encode(), "JSON|started_at"),
+        (json.dumps({**ROW, "started_at": 1e300}).encode(), "started_at"),
+        (json.dumps({**ROW, "finished_at": -1e300}).encode(), "finished_at"),
         (json.dumps({**ROW, "usage": {"prompt_tokens": -1}}).encode(), "usage.prompt_tokens"),
         (json.dumps({**ROW, "call_id": "x" * 10_000}).encode(), "call_id"),
         (b"x" * (MOST_BYTES + 1), "longer than"),
