@@ -82,7 +82,8 @@ async def test_a_whole_reply_comes_through_the_plane_and_is_counted(
     usage = (await only_call(runtime)).usage
     assert usage is not None
     assert usage["source"] == "provider"
-    assert usage["prompt_tokens"] == body["usage"]["prompt_tokens"] > 0
+    for name in ("prompt_tokens", "completion_tokens"):
+        assert usage[name] == body["usage"][name] > 0
 
 
 @pytest.mark.parametrize("asks_for_usage", [False, True], ids=["plain", "with-usage"])
@@ -102,7 +103,11 @@ async def test_a_stream_comes_through_the_plane_and_is_counted(
     usage = (await only_call(runtime)).usage
     assert usage is not None
     assert usage["source"] == "provider"
-    assert 1 <= usage["completion_tokens"] <= 8
+    told = [event["usage"] for event in events if event.get("usage")]
+    if not told:  # asked for by the plane alone: the same question has the same counts
+        told = [(await client.post("/v1/chat/completions", json=CHAT)).json()["usage"]]
+    for name in ("prompt_tokens", "completion_tokens"):
+        assert usage[name] == told[-1][name] > 0
 
 
 @pytest.mark.parametrize("pieces", [0, 1], ids=["at once", "in the middle"])
