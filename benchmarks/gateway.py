@@ -94,8 +94,9 @@ def upstream(folder: Path) -> Iterator[int]:
 
 
 @contextmanager
-def run_plane(folder: Path, upstream_port: int, *, metered: bool) -> Iterator[Way]:
-    name = "run_plane" if metered else "run_plane_unmetered"
+def run_plane(
+    folder: Path, upstream_port: int, name: str, *, metered: bool = True, path: str = CHAT
+) -> Iterator[Way]:
     place, port = folder / name, free_port()
     place.mkdir()
     with running_postgresql(DURABLE) as database:
@@ -119,7 +120,7 @@ def run_plane(folder: Path, upstream_port: int, *, metered: bool) -> Iterator[Wa
                 token = tokens[number % len(tokens)]
                 return {"authorization": f"Bearer {token}", "x-fde-call-id": name_of(number)}
 
-            target = Target(port, CHAT, MODEL, headers)
+            target = Target(port, path, MODEL, headers)
             yield Way(name, target, process.pid, database.process.pid)
 
 
@@ -214,13 +215,12 @@ async def compared(size: Size) -> dict[str, Any]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fde-bench-")))
         port = stack.enter_context(upstream(folder))
-        ours = stack.enter_context(run_plane(folder, port, metered=True))
-        translated = ours.target._replace(path=MESSAGES)
         ways = [
             Way("direct", Target(port, CHAT, MODEL, lambda _: {}), None),
-            ours,
-            stack.enter_context(run_plane(folder, port, metered=False)),
-            ours._replace(name="run_plane_translated", target=translated),
+            stack.enter_context(run_plane(folder, port, "run_plane")),
+            stack.enter_context(run_plane(folder, port, "run_plane_unmetered", metered=False)),
+            # Of its own: the SDK alone takes some 200 MiB.
+            stack.enter_context(run_plane(folder, port, "run_plane_translated", path=MESSAGES)),
             stack.enter_context(proxy(folder, port)),
         ]
         told = {
