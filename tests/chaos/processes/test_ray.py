@@ -108,6 +108,7 @@ TROUBLES: dict[str, Callable[[RayRound], None]] = {
     "controller_killed": killing("steward"),
     "controller_stopped": stopping("steward"),
     "customer_killed": killing("customer-0"),
+    "customer_stopped": stopping("customer-0"),
     "judge_killed": killing("judge-0"),
     "judge_stopped": stopping("judge-0"),
     "gateway_killed": lambda round_: round_.kill_driver(),
