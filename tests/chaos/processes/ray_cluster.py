@@ -1,7 +1,7 @@
 """A Ray cluster of this machine with two nodes, whose store is RocksDB; run as a program.
 
 It prints its address, then does what each line of its input says, and prints what came of it, or
-`done`. The second node has the label that our members look for.
+`done`. With the argument `labelled` its second node has the label that our members look for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from fde_ray.engine.ray.actors import AWAY_FROM_HEAD
 
 def main() -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
-    cluster.add_node(num_cpus=2, labels={AWAY_FROM_HEAD: "work"})
+    labels = {AWAY_FROM_HEAD: "work"} if sys.argv[1:] == ["labelled"] else {}
+    cluster.add_node(num_cpus=2, labels=labels)
     print(cluster.address, flush=True)
     actions: dict[str, Callable[[], object]] = {
         "kill store": cluster.head_node.kill_gcs_server,

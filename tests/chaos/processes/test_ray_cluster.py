@@ -31,7 +31,7 @@ AWAY_S = 8.0
 
 
 class RayCluster:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *arguments: str) -> None:
         environ = {
             **os.environ,
             "RAY_AUTH_MODE": "disabled",
@@ -40,7 +40,7 @@ class RayCluster:
             "RAY_gcs_storage_path": str(folder / "gcs"),
         }
         self._program = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.processes.ray_cluster"],
+            [sys.executable, "-m", "tests.chaos.processes.ray_cluster", *arguments],
             env=environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -67,9 +67,9 @@ class RayCluster:
 
 
 @contextmanager
-def started() -> Iterator[RayCluster]:
+def started(*arguments: str) -> Iterator[RayCluster]:
     folder = Path(tempfile.mkdtemp(prefix="fde-gcs-"))
-    found = RayCluster(folder)
+    found = RayCluster(folder, *arguments)
     try:
         yield found
     finally:
@@ -125,9 +125,9 @@ def test_a_second_cluster_takes_over_from_one_that_lives_on(
 
 
 def test_members_stay_off_the_head_where_a_node_has_our_label(
-    tmp_path: Path, calm: dict[str, Any], cluster: RayCluster
+    tmp_path: Path, calm: dict[str, Any]
 ) -> None:
-    with fake_models(SCRIPTS) as models:
+    with started("labelled") as cluster, fake_models(SCRIPTS) as models:
         round_ = RayRound(tmp_path, models, joining(cluster))
         try:
             round_.reaches("one", 1)
