@@ -51,7 +51,8 @@ def main() -> None:
         pid = os.fork()
         if pid == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os.close(0)
+            # Not closed: a socket of number 0 is more than the event loop bears.
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(2, 1)
             code = exit_code(json.loads(line))
             print(f"exit code {code}", file=sys.stderr, flush=True)
