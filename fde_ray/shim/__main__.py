@@ -1,10 +1,10 @@
-"""Entry points of the zipapp: shim, runner, agent, evaluate. Each imports only what it needs."""
+"""Entry points of the zipapp. Each imports only what it needs."""
 
 from __future__ import annotations
 
 import sys
 
-USAGE = "usage: fde-shim.pyz shim|runner|agent|evaluate ..."
+USAGE = "usage: fde-shim.pyz shim|runner|agent|evaluate|canary ..."
 
 
 def main(argv: list[str]) -> int:
@@ -19,6 +19,8 @@ def main(argv: list[str]) -> int:
         from .agents.minimal import main as run  # noqa: PLC0415
     elif command == "evaluate":
         from .evaluating import main as run  # noqa: PLC0415
+    elif command == "canary":
+        from .canary import main as run  # noqa: PLC0415
     else:
         print(USAGE, file=sys.stderr)
         return 2
