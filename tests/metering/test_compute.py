@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -282,10 +283,17 @@ def test_a_machine_of_our_own_has_a_rate_or_is_free_or_is_unknown() -> None:
     assert "compute.host" in unknown.reason
 
 
-def test_the_shipped_table_can_be_read_and_gives_nothing_away() -> None:
+def test_the_shipped_table_prices_what_it_lists_and_nothing_else() -> None:
     shipped = load_compute_prices()
     assert len(shipped.hash) == 64
     assert pod_cost(pod(), shipped).nanousd is None
+    by_family: dict[str, set[Fraction]] = {}
+    for listed in shipped.nodes:
+        assert listed.per_hour is not None
+        assert (listed.region, listed.checked) == ("us-east-1", "2026-01-19")
+        per_cpu = Fraction(listed.per_hour) / Fraction(listed.cpus)
+        by_family.setdefault(listed.instance_type.partition(".")[0], set()).add(per_cpu)
+    assert all(len(prices) == 1 for prices in by_family.values()), "a family has one price per CPU"
 
 
 @pytest.mark.parametrize(
