@@ -32,6 +32,18 @@ class FailureKind(StrEnum):
     STORE_UNAVAILABLE = "store_unavailable"
     COLLECTION_FAILED = "collection_failed"
     INTERNAL_ERROR = "internal_error"
+    # what a cluster does to the pod of a run; a new attempt, too
+    UNSCHEDULABLE = "unschedulable"
+    IMAGE_PULL = "image_pull"
+    NODE_REJECTED = "node_rejected"
+    NODE_PRESSURE = "node_pressure"
+    NODE_DRAINED = "node_drained"
+    NODE_LOST = "node_lost"
+    PREEMPTED = "preempted"
+    POD_LOST = "pod_lost"
+    POD_REPLACED = "pod_replaced"
+    POD_RESTARTED = "pod_restarted"
+    POD_DEADLINE = "pod_deadline"
     CUSTOMER_FAILED = "customer_failed"
     DETECTOR_FAILED = "detector_failed"
     PROVIDER_UNAVAILABLE = "provider_unavailable"
@@ -106,6 +118,35 @@ FAILURES: dict[FailureKind, FailureRule] = {
     FailureKind.INTERNAL_ERROR: FailureRule(
         _O, True, False, "fde_ray met something unforeseen in this run; its log has the traceback."
     ),
+    FailureKind.UNSCHEDULABLE: FailureRule(
+        _O, True, False, "No node had room for the run's pod in time."
+    ),
+    FailureKind.IMAGE_PULL: FailureRule(
+        _O, True, False, "The image of the run's pod could not be pulled in time."
+    ),
+    FailureKind.NODE_REJECTED: FailureRule(_O, True, False, "A node refused the run's pod."),
+    FailureKind.NODE_PRESSURE: FailureRule(
+        _O, True, False, "A node that ran out of memory or disk put the run's pod out."
+    ),
+    FailureKind.NODE_DRAINED: FailureRule(
+        _O, True, False, "The run's pod was evicted from a node that was being emptied."
+    ),
+    FailureKind.NODE_LOST: FailureRule(_O, True, False, "The node of the run's pod was lost."),
+    FailureKind.PREEMPTED: FailureRule(
+        _O, True, False, "The run's pod gave way to a pod of a higher priority."
+    ),
+    FailureKind.POD_LOST: FailureRule(
+        _O, True, False, "The run's pod was deleted by somebody else."
+    ),
+    FailureKind.POD_REPLACED: FailureRule(
+        _O, True, False, "Another pod has taken the name of the run's pod."
+    ),
+    FailureKind.POD_RESTARTED: FailureRule(
+        _O, True, False, "A container of the run's pod was started again, without its work."
+    ),
+    FailureKind.POD_DEADLINE: FailureRule(
+        _O, True, False, "The run's pod outlived all its limits and was ended by its deadline."
+    ),
     FailureKind.CUSTOMER_FAILED: FailureRule(
         _P, True, False, "The simulated customer could not answer."
     ),
@@ -173,3 +214,20 @@ FAILURES: dict[FailureKind, FailureRule] = {
     FailureKind.CANCELLED: FailureRule(_B, False, False, "The run was cancelled by its user."),
 }
 """Every `FailureKind` has exactly one row; a test checks it."""
+
+POD_LOSSES = frozenset(
+    {
+        FailureKind.UNSCHEDULABLE,
+        FailureKind.IMAGE_PULL,
+        FailureKind.NODE_REJECTED,
+        FailureKind.NODE_PRESSURE,
+        FailureKind.NODE_DRAINED,
+        FailureKind.NODE_LOST,
+        FailureKind.PREEMPTED,
+        FailureKind.POD_LOST,
+        FailureKind.POD_REPLACED,
+        FailureKind.POD_RESTARTED,
+        FailureKind.POD_DEADLINE,
+    }
+)
+"""What a cluster does to a pod."""

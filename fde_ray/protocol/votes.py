@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 from typing import Literal, NamedTuple
 
-from fde_ray.model.failures import FAILURES, FailureKind
+from fde_ray.model.failures import FAILURES, POD_LOSSES, FailureKind
 from fde_ray.model.grading import Evaluation, Provenance, Route, RouteStatus
 from fde_ray.model.states import GradeState
 
@@ -19,12 +19,16 @@ PASSTHROUGH_ROUTE = -1
 """Its `Route.route`: before all places of the panel and none of them."""
 EXIT_SCORED = 0
 EXIT_STRUCTURAL = 3
-GRADING_FAULTS = EXECUTION_FAILURES | {
-    FailureKind.GRADER_SANDBOX,
-    FailureKind.PROVIDER_UNAVAILABLE,
-    FailureKind.PROVIDER_REJECTED,
-    FailureKind.STORE_UNAVAILABLE,
-}
+GRADING_FAULTS = (
+    EXECUTION_FAILURES
+    | POD_LOSSES
+    | {
+        FailureKind.GRADER_SANDBOX,
+        FailureKind.PROVIDER_UNAVAILABLE,
+        FailureKind.PROVIDER_REJECTED,
+        FailureKind.STORE_UNAVAILABLE,
+    }
+)
 """Without a quorum these leave the grade missing, to be made again; they never make a zero."""
 _FOUR_PLACES = Decimal("0.0001")
 
