@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.session import SessionLimits
 from fde_ray.model.states import SolveEnd
-from fde_ray.sandbox.records import Handle, SessionStart
+from fde_ray.sandbox.records import Handle, SessionStart, handle_from
 from fde_ray.store.runs import AttemptRow, Epoch
 
 from .chronicle import Chronicle
@@ -124,5 +124,5 @@ class SessionHost:
     def _handle(self, attempt: AttemptRow) -> Handle | None:
         """Return the handle in the row, else one that a dead driver had no time to record."""
         if attempt.handle is not None:
-            return Handle.model_validate(attempt.handle)
+            return handle_from(attempt.handle)
         return self._sandbox.handle_of(attempt.subject)

@@ -35,6 +35,7 @@ from .records import (
     Handle,
     Once,
     Outcome,
+    ProcessHandle,
     SandboxFacts,
     SessionStart,
     SessionState,
@@ -81,7 +82,7 @@ class LocalSandbox:
 
     async def state(self, handle: Handle) -> SessionState:
         """Tell running, ended (it finished its work or was stopped) or lost (see `outcome`)."""
-        return await asyncio.to_thread(_state, handle)
+        return await asyncio.to_thread(_state, _ours(handle))
 
     async def over(self, handles: Sequence[Handle]) -> frozenset[str]:
         """Return the subjects of those sessions that run no more, in one look for all."""
@@ -89,10 +90,11 @@ class LocalSandbox:
 
     async def outcome(self, handle: Handle) -> Outcome:
         """Return what the shim wrote down last."""
-        return await asyncio.to_thread(_outcome, handle)
+        return await asyncio.to_thread(_outcome, _ours(handle))
 
     async def stop(self, handle: Handle) -> None:
         """End a session at once, without collecting; quiet when it is over."""
+        handle = _ours(handle)
         processes.send(handle.pid, handle.start_time, signal.SIGTERM)
         for _ in range(int(STOP_PATIENCE_S / 0.05)):
             if not processes.is_alive(handle.pid, handle.start_time):
@@ -105,6 +107,7 @@ class LocalSandbox:
 
     async def remove(self, handle: Handle) -> None:
         """Delete what a session left on this machine; refuses while it runs."""
+        handle = _ours(handle)
         if await self.state(handle) == "running":
             raise SandboxError("the session still runs", FailureKind.SANDBOX_START)
         await asyncio.to_thread(self._clear, handle)
@@ -114,13 +117,13 @@ class LocalSandbox:
         runtime, cgroup, _, _ = await self._prepared()
         return await run_once(runtime, cgroup, once)
 
-    def handle_of(self, subject: str) -> Handle | None:
+    def handle_of(self, subject: str) -> ProcessHandle | None:
         """Return the handle of a session that was started before; None when there is none."""
         folder = self._folder(subject)
         state = _read_state(folder)
         if not isinstance(state.get("pid"), int) or not isinstance(state.get("start_time"), int):
             return None
-        return Handle(
+        return ProcessHandle(
             subject=subject, pid=state["pid"], start_time=state["start_time"], dir=str(folder)
         )
 
@@ -133,7 +136,7 @@ class LocalSandbox:
 
         It is the shim's word, which runs beside the agent and not below it.
         """
-        return await asyncio.to_thread(_turns, Path(handle.dir))
+        return await asyncio.to_thread(_turns, Path(_ours(handle).dir))
 
     def _sessions(self) -> list[Handle]:
         found = (self.handle_of(s) for s in _subjects(self._home / "sessions"))
@@ -173,7 +176,7 @@ class LocalSandbox:
         made = Path(__file__).resolve().parents[2] / ".agent-env"
         return made if (made / "bin" / "python").exists() else None
 
-    def _clear(self, handle: Handle) -> None:
+    def _clear(self, handle: ProcessHandle) -> None:
         # A shim that was killed leaves its control groups behind.
         if self._ready is not None:
             for parent in self._ready[1].parents.values():
@@ -190,7 +193,7 @@ class LocalSandbox:
 
     def _start(
         self, session: SessionStart, runtime: Runtime, cgroup: CgroupSite, pyz: Path
-    ) -> Handle:
+    ) -> ProcessHandle:
         folder = self._folder(session.subject)
         known = self.handle_of(session.subject)
         if known is not None:
@@ -211,7 +214,7 @@ class LocalSandbox:
         )
         try:
             born = json.loads(done.stdout)
-            return Handle(
+            return ProcessHandle(
                 subject=session.subject,
                 pid=born["pid"],
                 start_time=born["start_time"],
@@ -277,7 +280,15 @@ def _read_state(folder: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _state(handle: Handle) -> SessionState:
+def _ours(handle: Handle) -> ProcessHandle:
+    if not isinstance(handle, ProcessHandle):
+        raise SandboxError(
+            f"{handle.subject} runs in a pod: set sandbox.runtime to kubernetes to go on with it"
+        )
+    return handle
+
+
+def _state(handle: ProcessHandle) -> SessionState:
     if processes.is_alive(handle.pid, handle.start_time):
         return "running"
     # Read after the check: a shim writes its last phase before it leaves.
@@ -287,11 +298,13 @@ def _state(handle: Handle) -> SessionState:
 
 def _over(handles: Sequence[Handle]) -> frozenset[str]:
     return frozenset(
-        one.subject for one in handles if not processes.is_alive(one.pid, one.start_time)
+        one.subject
+        for one in handles
+        if isinstance(one, ProcessHandle) and not processes.is_alive(one.pid, one.start_time)
     )
 
 
-def _outcome(handle: Handle) -> Outcome:
+def _outcome(handle: ProcessHandle) -> Outcome:
     state = _read_state(Path(handle.dir))
     failure = state.get("failure")
     return Outcome(

@@ -17,7 +17,16 @@ from fde_ray.model.base import sha256_hex
 from fde_ray.model.session import SNAPSHOT_FINAL, Commit, Part
 from fde_ray.shim.collecting import tree_hash
 
-from .records import Completed, Handle, Once, Outcome, SandboxFacts, SessionStart, SessionState
+from .records import (
+    Completed,
+    Handle,
+    Once,
+    Outcome,
+    ProcessHandle,
+    SandboxFacts,
+    SessionStart,
+    SessionState,
+)
 
 
 class DirectPlane(Protocol):
@@ -65,12 +74,12 @@ class NullSandbox:
             self._sessions[session.subject] = asyncio.create_task(
                 self._play(session), name=f"null-{session.subject}"
             )
-        return Handle(subject=session.subject, pid=0, start_time=0, dir="")
+        return _handle(session.subject)
 
     def handle_of(self, subject: str) -> Handle | None:
         if subject not in self._sessions:
             return None
-        return Handle(subject=subject, pid=0, start_time=0, dir="")
+        return _handle(subject)
 
     async def state(self, handle: Handle) -> SessionState:
         task = self._sessions.get(handle.subject)
@@ -88,7 +97,7 @@ class NullSandbox:
         )
 
     async def sessions(self) -> list[Handle]:
-        return [Handle(subject=s, pid=0, start_time=0, dir="") for s in self._sessions]
+        return [_handle(subject) for subject in self._sessions]
 
     async def outcome(self, handle: Handle) -> Outcome:
         state = await self.state(handle)
@@ -124,6 +133,10 @@ class NullSandbox:
         part = self._commit.parts[0]
         await plane.put_part(token, SNAPSHOT_FINAL, part.seq, part.sha256, self._archive)
         await plane.commit(token, self._commit)
+
+
+def _handle(subject: str) -> Handle:
+    return ProcessHandle(subject=subject, pid=0, start_time=0, dir="")
 
 
 def _packed(files: Mapping[str, bytes]) -> tuple[bytes, Commit]:

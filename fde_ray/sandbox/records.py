@@ -5,27 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from fde_ray.model.base import Record
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.session import SessionLimits
 
-RuntimeName = Literal["bubblewrap", "gvisor", "none"]
-LimitsKind = Literal["cgroup1", "cgroup2", "rlimit+watchdog"]
+RuntimeName = Literal["bubblewrap", "gvisor", "kubernetes", "none"]
+LimitsKind = Literal["cgroup1", "cgroup2", "rlimit+watchdog", "pod"]
 SessionState = Literal["running", "ended", "lost"]
 
 
 class SandboxFacts(Record):
-    """What really runs sessions on this machine; stored with every result."""
+    """What really runs sessions; stored with every result."""
 
     runtime: RuntimeName
     version: str
     limits: LimitsKind
     unsafe: bool = False
     """True when nothing isolates the agent: `--unsafe-no-sandbox`."""
+
+
+class MountPoint(Record):
+    """A folder of the box that the shim fills before the agent starts."""
+
+    at: str = Field(pattern=r"^/[^\x00]*$", max_length=300)
+    read_only: bool = False
 
 
 class SessionStart(Record):
@@ -36,16 +43,40 @@ class SessionStart(Record):
     secret: str = Field(repr=False)
     limits: SessionLimits
     """As in the session's inputs, which the shim acts on."""
+    mounts: tuple[MountPoint, ...] = ()
+    """All folders of the session but home and /tmp, for sandboxes that are made before the shim
+    knows its inputs."""
 
 
 class Handle(Record):
-    """Names one session's shim for good: a pid alone may be used again."""
+    """Names what one session runs in, for good. Rows keep it as JSON: `handle_from`."""
 
     subject: str
+
+
+class ProcessHandle(Handle):
+    """A shim on this machine: a pid alone may be used again."""
+
     pid: int
     start_time: int
     """Clock ticks since boot, from /proc/<pid>/stat."""
     dir: str
+
+
+class PodHandle(Handle):
+    """A pod: a name alone may be used again."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+def handle_from(value: Any) -> Handle:
+    """Return the handle that a row keeps; ValueError when it is none."""
+    return _HANDLE.validate_python(value)
+
+
+_HANDLE: TypeAdapter[ProcessHandle | PodHandle] = TypeAdapter(ProcessHandle | PodHandle)
 
 
 class Outcome(Record):

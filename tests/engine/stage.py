@@ -31,6 +31,7 @@ from fde_ray.sandbox.records import (
     Handle,
     Once,
     Outcome,
+    ProcessHandle,
     SandboxFacts,
     SessionStart,
     SessionState,
@@ -282,7 +283,7 @@ def packed(files: Mapping[str, bytes]) -> tuple[bytes, Commit]:
 
 
 def _handle(subject: str) -> Handle:
-    return Handle(subject=subject, pid=0, start_time=0, dir="")
+    return ProcessHandle(subject=subject, pid=0, start_time=0, dir="")
 
 
 async def delivers(agent: Agent) -> None:

@@ -13,7 +13,7 @@ import pytest
 from fde_ray.model.profile import SandboxProfile
 from fde_ray.sandbox.listing import listed, turns_of
 from fde_ray.sandbox.local import LocalSandbox
-from fde_ray.sandbox.records import Handle
+from fde_ray.sandbox.records import ProcessHandle
 
 SUBJECT = "ab12.1"
 TURN = {"event": "letter", "kind": "turn"}
@@ -72,5 +72,5 @@ async def test_turns_are_told_only_between_two_of_them(tmp_path: Path, name: str
 
 async def test_a_session_without_notes_of_its_shim_is_nowhere(tmp_path: Path) -> None:
     sandbox = make_session(tmp_path)
-    handle = Handle(subject="x", pid=1, start_time=1, dir=str(tmp_path / "gone"))
+    handle = ProcessHandle(subject="x", pid=1, start_time=1, dir=str(tmp_path / "gone"))
     assert await turns_of(sandbox, handle) is None

@@ -18,7 +18,7 @@ import pytest
 from fde_ray.model.failures import FailureKind
 from fde_ray.sandbox.cgroups import find_cgroups
 from fde_ray.sandbox.local import LocalSandbox
-from fde_ray.sandbox.records import Handle
+from fde_ray.sandbox.records import Handle, ProcessHandle
 from tests.sandbox.conftest import Play
 from tests.sandbox.fake_plane import LIMITS, SECRET, FakePlane, Reply, refusal, says
 
@@ -243,7 +243,7 @@ time.sleep(100)
     ) as process:
         assert process.stdout is not None
         line = await asyncio.to_thread(process.stdout.readline)
-        handle = Handle.model_validate_json(line)
+        handle = ProcessHandle.model_validate_json(line)
         plane.wait_for(lambda: len(plane.chats) == 1)
         os.killpg(process.pid, signal.SIGKILL)
     assert await sandbox.state(handle) == "running"
