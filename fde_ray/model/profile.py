@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from .base import Record
+from .kubernetes import KubernetesProfile
 from .objects import ObjectsProfile
 from .people import PeopleProfile
 from .planes import PlanesProfile, TokensProfile
@@ -48,10 +49,18 @@ class Endpoint(Record):
 
 
 class SandboxProfile(Record):
-    runtime: Literal["auto", "bubblewrap", "gvisor", "none"] = "auto"
-    """auto = bubblewrap if a probe shows it works, else gVisor, else refuse."""
+    runtime: Literal["auto", "bubblewrap", "gvisor", "kubernetes", "none"] = "auto"
+    """auto = bubblewrap if a probe shows it works, else gVisor, else refuse. kubernetes = each
+    session is a pod."""
     agent_env: str | None = None
     """A Python environment shown read-only to agents; None = the one that set-up made."""
+    kubernetes: KubernetesProfile | None = None
+
+    @model_validator(mode="after")
+    def _pods_are_described(self) -> Self:
+        if self.runtime == "kubernetes" and self.kubernetes is None:
+            raise ValueError("runtime: kubernetes needs a `kubernetes:` block with an image")
+        return self
 
 
 class Concurrency(Record):

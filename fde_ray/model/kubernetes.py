@@ -1,0 +1,72 @@
+"""How runs go into pods: the `sandbox.kubernetes` block of a profile."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from .base import Record
+from .units import Duration, Size, parse_duration, parse_size
+
+_DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9]{1,3}(\.[0-9]{1,3}){3}):[0-9]{1,5}")
+
+
+def _ip_and_port(value: str) -> str:
+    if not _ADDRESS.fullmatch(value) or not 0 < int(value.rpartition(":")[2]) < 65536:
+        raise ValueError("write ip:port, with an IPv6 address in brackets")
+    return value
+
+
+IpAndPort = Annotated[str, AfterValidator(_ip_and_port)]
+DnsLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+
+
+class Toleration(Record):
+    """As in a pod: which taints of nodes do not keep it away."""
+
+    key: str | None = None
+    operator: Literal["Exists", "Equal"] = "Equal"
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+
+
+class KubernetesProfile(Record):
+    namespace: DnsLabel = "fde-ray-runs"
+    """Holds nothing but run pods; `fde-ray cluster render` prints what fences it."""
+    image: str = Field(min_length=1)
+    """name@sha256:…; a tag only with `pull: Never`."""
+    pull: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
+    runtime_class: DnsLabel | None = "gvisor"
+    """Where a cluster has no such class, no pod is taken; None = the cluster's default runtime."""
+    user_namespaces: bool = False
+    """`hostUsers: false`, where nodes and runtime can."""
+    kubeconfig: str | None = None
+    """None = $KUBECONFIG, else the service account of our own pod, else ~/.kube/config."""
+    context: str | None = None
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[Toleration, ...] = ()
+    queue: DnsLabel | None = None
+    """The Kueue LocalQueue that admits run pods; None = Kueue has no part in it."""
+    schedule_within: Duration = parse_duration("15m")
+    """How long a pod may wait for a node; then its attempt is lost as `unschedulable`."""
+    start_within: Duration = parse_duration("10m")
+    """From its node to its first container, the image's pull in it."""
+    forbidden: tuple[IpAndPort, ...] = ()
+    """What no agent may reach, beside the API server and the metadata address: a shim starts none
+    before all of these refuse. A plane's own address is left out in its own pods."""
+    shim_cpu: float = Field(default=0.25, gt=0, le=16)
+    shim_memory: Size = parse_size("256MiB")
+    scoring: Literal["refuse", "local"] = "refuse"
+    """Where evaluators run: local = in a sandbox of the machine that drives, not in a pod."""
+
+    @model_validator(mode="after")
+    def _image_is_fixed(self) -> Self:
+        if self.pull != "Never" and not _DIGEST.fullmatch(self.image):
+            raise ValueError(
+                "name the image by digest (name@sha256:…); a tag may be moved, and is taken only "
+                "with `pull: Never`"
+            )
+        return self
