@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from fastapi import Request
 from fastapi.responses import Response
 from pydantic_core import to_json
+from starlette.requests import ClientDisconnect
 
 from fde_ray.model.base import Record
 from fde_ray.model.errors import Refusal
@@ -31,11 +32,14 @@ async def body_of(request: Request, limit: int) -> bytes:
     if declared.isdigit() and int(declared) > limit:
         raise _too_large(limit)
     pieces, size = [], 0
-    async for piece in request.stream():
-        pieces.append(piece)
-        size += len(piece)
-        if size > limit:
-            raise _too_large(limit)
+    try:
+        async for piece in request.stream():
+            pieces.append(piece)
+            size += len(piece)
+            if size > limit:
+                raise _too_large(limit)
+    except ClientDisconnect as error:  # nobody hears this
+        raise Refusal(400, Fault.OURS, "the body was cut off", code="body_cut") from error
     return b"".join(pieces)
 
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import socket
+import ssl
 import stat
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -17,7 +18,7 @@ from fastapi import FastAPI
 
 from fde_ray.model.errors import UserError
 
-from .heads import BoundedHeads
+from .reception import BoundedRequests
 
 GRACE_S = 3
 BACKLOG = 2048
@@ -44,7 +45,7 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def served_on_socket(
-    app: FastAPI, path: Path, *, grace_s: float | None = None
+    app: FastAPI, path: Path, *, grace_s: float | None = None, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[None]:
     """Serve inside the block on a socket file of mode 0600, removed at the end.
 
@@ -54,7 +55,7 @@ async def served_on_socket(
     listener = unix_listener(path)
     identity = _identity(path)
     try:
-        async with _served(app, listener, grace_s):
+        async with _served(app, listener, grace_s, tls):
             yield
     finally:
         _remove_if_ours(path, identity)
@@ -62,16 +63,20 @@ async def served_on_socket(
 
 @asynccontextmanager
 async def served_at(
-    app: FastAPI, address: str, *, grace_s: float | None = None
+    app: FastAPI,
+    address: str,
+    *,
+    grace_s: float | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[str]:
     """Serve inside the block on `host:port` or `unix:/path`; yields what was bound."""
     if address.startswith("unix:"):
         path = Path(address.removeprefix("unix:"))
-        async with served_on_socket(app, path, grace_s=grace_s):
+        async with served_on_socket(app, path, grace_s=grace_s, tls=tls):
             yield f"unix:{path}"
         return
     host, port = host_and_port(address)
-    async with served_on_port(app, host, port, grace_s=grace_s) as bound:
+    async with served_on_port(app, host, port, grace_s=grace_s, tls=tls) as bound:
         yield f"[{host}]:{bound}" if ":" in host else f"{host}:{bound}"
 
 
@@ -85,7 +90,12 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 @asynccontextmanager
 async def served_on_port(
-    app: FastAPI, host: str, port: int = 0, *, grace_s: float | None = None
+    app: FastAPI,
+    host: str,
+    port: int = 0,
+    *,
+    grace_s: float | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[int]:
     """Serve inside the block on TCP; yields the port (0 asks for a free one)."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -98,7 +108,7 @@ async def served_on_port(
         where = f"{host}:{port}"
         raise UserError(f"cannot listen on {where}: {error.strerror or error}") from error
     bound = int(listener.getsockname()[1])
-    async with _served(app, listener, grace_s):
+    async with _served(app, listener, grace_s, tls):
         yield bound
 
 
@@ -167,11 +177,11 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 @asynccontextmanager
 async def _served(
-    app: FastAPI, listener: socket.socket, grace_s: float | None
+    app: FastAPI, listener: socket.socket, grace_s: float | None, tls: ssl.SSLContext | None
 ) -> AsyncIterator[None]:
     config = uvicorn.Config(
         app,
-        http=BoundedHeads,
+        http=BoundedRequests,
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -180,6 +190,7 @@ async def _served(
         server_header=False,
         timeout_graceful_shutdown=GRACE_S if grace_s is None else round(grace_s),
         backlog=BACKLOG,
+        ssl_context_factory=None if tls is None else lambda _config, _default: tls,
     )
     server = _Server(config)
     logging.getLogger("uvicorn.error").addFilter(_ORDERLY_END)

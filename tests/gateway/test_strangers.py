@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from fde_ray.gateway.app import grade_plane_app
-from fde_ray.gateway.heads import MAX_HEAD_BYTES
+from fde_ray.gateway.reception import MAX_HEAD_BYTES
 from fde_ray.gateway.serve import served_on_port
 from tests.gateway.planes import Bench
 from tests.gateway.test_strange_calls import PATHS
