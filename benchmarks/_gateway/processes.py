@@ -14,11 +14,17 @@ from typing import NamedTuple
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 END_WITHIN_S = 20.0
+Thread = tuple[int, int]
 
 
 class Cost(NamedTuple):
-    cpu_s: float
-    rss_mib: float
+    """Of a process and all below it. peak_mib: the sum of each one's own peak so far."""
+
+    cpu_s: float = 0.0
+    rss_mib: float = 0.0
+    peak_mib: float = 0.0
+    threads: Mapping[Thread, float] = {}
+    """CPU seconds of those that live."""
 
 
 @contextmanager
@@ -60,22 +66,33 @@ def until_it_listens(
             time.sleep(0.1)
         else:
             return
-    raise RuntimeError(f"{process.args} does not serve; it said:\n{log.read_text()[-2000:]}")
+    raise RuntimeError(f"{process.args!r} does not serve; it said:\n{log.read_text()[-2000:]}")
 
 
-def cost(pid: int) -> Cost:
-    """Return the CPU so far and the memory now of a process and all below it."""
-    cpu_s, rss_kib = 0.0, 0
-    for one in family(pid):
+def cost(pid: int | None) -> Cost:
+    """Return the CPU so far and the memory now of a process and all below it. None: nothing."""
+    cpu_s, rss_mib, peak_mib = 0.0, 0.0, 0.0
+    threads: dict[Thread, float] = {}
+    for one in family(pid) if pid is not None else ():
         try:
-            # What children that have ended took counts for their parent.
-            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+            stat = _fields(Path(f"/proc/{one}/stat"))
             status = Path(f"/proc/{one}/status").read_text()
         except OSError:
             continue
-        cpu_s += sum(map(int, fields[11:15])) / _TICKS
-        rss_kib += int(status.partition("VmRSS:")[2].split()[0]) if "VmRSS:" in status else 0
-    return Cost(cpu_s, rss_kib / 1024)
+        # What children that have ended took counts for their parent.
+        cpu_s += _seconds(stat[11:15])
+        rss_mib += _mib(status, "VmRSS:")
+        peak_mib += _mib(status, "VmHWM:")
+        threads |= _threads(one)
+    return Cost(cpu_s, rss_mib, peak_mib, threads)
+
+
+def machine_busy_s() -> float:
+    """Return the CPU seconds that all of the machine has worked so far."""
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    )
+    return (user + nice + system + irq + softirq + steal) / _TICKS
 
 
 def family(pid: int) -> list[int]:
@@ -85,13 +102,40 @@ def family(pid: int) -> list[int]:
     return found
 
 
+def _threads(pid: int) -> dict[Thread, float]:
+    told = {}
+    for folder in _folders(Path(f"/proc/{pid}/task")):
+        try:
+            told[pid, int(folder.name)] = _seconds(_fields(folder / "stat")[11:13])
+        except OSError:
+            continue
+    return told
+
+
 def _children() -> dict[int, list[int]]:
     below: dict[int, list[int]] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            below.setdefault(int(fields[1]), []).append(int(folder.name))
+    for folder in _folders(Path("/proc")):
+        try:
+            below.setdefault(int(_fields(folder / "stat")[1]), []).append(int(folder.name))
+        except OSError:
+            continue
     return below
+
+
+def _folders(place: Path) -> Iterator[Path]:
+    try:
+        yield from (folder for folder in place.iterdir() if folder.name.isdigit())
+    except OSError:
+        return
+
+
+def _fields(stat: Path) -> list[str]:
+    return stat.read_text().rpartition(")")[2].split()
+
+
+def _seconds(ticks: Sequence[str]) -> float:
+    return sum(map(int, ticks)) / _TICKS
+
+
+def _mib(status: str, name: str) -> float:
+    return int(status.partition(name)[2].split()[0]) / 1024 if name in status else 0.0
