@@ -118,7 +118,7 @@ def audit(
     profile: ProfileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show what people asked the control-plane to change, and whether they might.
+    """Show who asked the control-plane to change what, and who was let in.
 
     Example: fde-ray audit --last 20
     """
@@ -130,7 +130,7 @@ def audit(
         emit_json(rows)
         return
     if not rows:
-        note("nobody has asked the control-plane to change anything")
+        note("nobody was let in yet, and nobody has asked the control-plane to change anything")
         return
     table(list(rows[0]), [[str(cell) for cell in row.values()] for row in rows])
 
@@ -144,6 +144,7 @@ def _entry(row: AuditRow) -> dict[str, Any]:
         "action": row.action,
         "target": row.target,
         "outcome": row.outcome,
+        "detail": row.detail,
     }
 
 

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, Protocol
 from fde_ray.model.errors import Refusal, UserError
 from fde_ray.model.failures import Fault
 from fde_ray.store.runs import RunStore
+from fde_ray.store.runs import people as stored
 
 PREFIX = "fdeu_"
 MAX_BEARER_CHARS = 16_384
@@ -25,7 +26,7 @@ class Person(NamedTuple):
         return self.role == "admin" or self.name == owner
 
 
-OPERATOR = Person("operator", "admin")
+OPERATOR = Person(stored.OPERATOR, "admin")
 """Whoever reaches the private socket of a state folder."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import bindparam as b
 from sqlalchemy import select
@@ -15,6 +15,8 @@ from .database import Database, Statement, Transaction, inserting, keeping, upda
 
 UserRole = Literal["researcher", "admin"]
 Outcome = Literal["allowed", "refused"]
+OPERATOR = "operator"
+"""Whoever has the profile, and with it the store."""
 
 _U, _E, _W = schema.users.c, schema.audit.c, schema.sweeps.c
 _USER = (_U.tenant, _U.name, _U.role, _U.created_at, _U.revoked_at)
@@ -69,28 +71,38 @@ class People:
     _db: Database
     _clock: Clock
 
-    async def add_user(self, name: str, role: UserRole, token_hash: str, *, tenant: str) -> None:
-        """Let a user in; one that was revoked gets the new token. UserError when one is known."""
+    async def add_user(
+        self, name: str, role: UserRole, token_hash: str, *, tenant: str, by: str = OPERATOR
+    ) -> None:
+        """Let a user in; one that was revoked gets the new token. UserError when one is known.
+
+        by: who does it, for the log.
+        """
         now = self._clock.now()
         values = {"role": role, "token_hash": token_hash, "created_at": now}
+        entry = self._entry(by, "user add", name, "allowed", tenant, f"as {role}")
 
         def change(t: Transaction) -> None:
-            if t.run(_ADD, tenant=tenant, name=name, **values):
-                return
-            if not t.run(_RENEW, tenant_=tenant, name_=name, revoked_at=None, **values):
+            is_new = t.run(_ADD, tenant=tenant, name=name, **values)
+            if not is_new and not t.run(
+                _RENEW, tenant_=tenant, name_=name, revoked_at=None, **values
+            ):
                 raise UserError(
                     f"there is a user {name!r}; `fde-ray user revoke {name}` ends the token first"
                 )
+            t.run(_NOTE, **entry)
 
         await self._db.write(change)
 
-    async def revoke_user(self, name: str, *, tenant: str) -> None:
+    async def revoke_user(self, name: str, *, tenant: str, by: str = OPERATOR) -> None:
         """End a user's token at once. UserError when there is no such user."""
         now = self._clock.now()
+        entry = self._entry(by, "user revoke", name, "allowed", tenant)
 
         def change(t: Transaction) -> None:
             if not t.run(_REVOKE, tenant_=tenant, name_=name, revoked_at=now):
                 raise UserError(f"there is no user {name[:63]!r}; see `fde-ray user ls`")
+            t.run(_NOTE, **entry)
 
         await self._db.write(change)
 
@@ -113,7 +125,19 @@ class People:
         detail: str = "",
     ) -> None:
         """Write down what somebody asked for, before it is done."""
-        values = {
+        entry = self._entry(actor, action, target, outcome, tenant, detail)
+        await self._db.write(lambda t: t.run(_NOTE, **entry))
+
+    def _entry(
+        self,
+        actor: str,
+        action: str,
+        target: str,
+        outcome: Outcome,
+        tenant: str,
+        detail: str = "",
+    ) -> dict[str, Any]:
+        return {
             "tenant": tenant,
             "at": self._clock.now(),
             "actor": shortened(actor, 200),
@@ -122,7 +146,6 @@ class People:
             "outcome": outcome,
             "detail": shortened(detail),
         }
-        await self._db.write(lambda t: t.run(_NOTE, **values))
 
     async def audit(self, limit: int = 100, *, tenant: str) -> list[AuditRow]:
         """Return the latest entries, the last one first."""

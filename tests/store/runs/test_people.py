@@ -39,6 +39,23 @@ async def test_a_token_is_replaced_only_after_it_was_revoked(store: RunStore) ->
     assert await store.user_of_token("h1", tenant="local") is None
 
 
+async def test_who_was_let_in_and_put_out_is_in_the_log(store: RunStore) -> None:
+    await store.add_user("ada", "researcher", "h1", tenant="local")
+    with pytest.raises(UserError):
+        await store.add_user("ada", "admin", "h2", tenant="local")
+    await store.revoke_user("ada", tenant="local", by="root")
+    with pytest.raises(UserError):
+        await store.revoke_user("ada", tenant="local")
+    await store.add_user("ada", "admin", "h2", tenant="local")
+    rows = await store.audit(tenant="local")
+    assert [(row.actor, row.action, row.target, row.detail) for row in rows] == [
+        ("operator", "user add", "ada", "as admin"),
+        ("root", "user revoke", "ada", ""),
+        ("operator", "user add", "ada", "as researcher"),
+    ]
+    assert await store.audit(tenant="other") == []
+
+
 async def test_the_log_keeps_its_order_and_cuts_foreign_text(
     store: RunStore, clock: ManualClock
 ) -> None:
