@@ -188,11 +188,15 @@ def _asked(server: str | None, method: str, path: str, **more: Any) -> Any:
     try:
         said = reply.json()
         if reply.status_code >= 400:
-            reason = f"{server} says: {said['error']['reason']}"
+            reason = f"{server} says: {said['error']['reason']}{_hint(said['error'])}"
             raise (UserError if reply.status_code < 500 else StoreError)(reason)
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{server} is no control-plane (HTTP {reply.status_code})") from error
     return said
+
+
+def _hint(error: dict[str, Any]) -> str:
+    return "; see `fde-ray remote status`" if error.get("code") == "unknown" else ""
 
 
 def _client(server: str | None, token: str) -> httpx.Client:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from fde_ray.model.errors import UserError
@@ -14,6 +15,7 @@ from fde_ray.model.specs import SweepSpec
 from fde_ray.model.states import GradeState, PauseCause, Phase
 from fde_ray.store.runs import SweepRow, SweepRun
 from fde_ray.store.runs.breakers import BreakerRow
+from fde_ray.store.runs.sweeps import SweepCancelled
 
 from .drift import change_of
 from .marks import Marks
@@ -97,7 +99,8 @@ class Controller:
             reason = change_of(sweep.spec.get("resolved", {}), self._runtime)
             if reason is not None:
                 log.warning("sweep_paused", extra={"sweep": sweep.name, "reason": reason})
-                await self._store.set_sweep_state(sweep.name, "paused", tenant=sweep.tenant)
+                with suppress(SweepCancelled):  # meanwhile: none of its runs starts, either
+                    await self._store.set_sweep_state(sweep.name, "paused", tenant=sweep.tenant)
 
     async def status(self, name: str) -> SweepStatus:
         tenant = self._runtime.tenant

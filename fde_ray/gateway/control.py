@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from fde_ray.model.documents import parse_document
-from fde_ray.model.errors import Refusal, SpecError, UserError
+from fde_ray.model.errors import Refusal, SpecError, UserError, shortened
 from fde_ray.model.failures import Fault
 from fde_ray.model.profile import Profile
 from fde_ray.model.specs import SweepSpec
@@ -23,6 +23,8 @@ from fde_ray.store.errors import KeyMissing
 from fde_ray.store.objects import ObjectStore, layout
 from fde_ray.store.runs import RunStore, SweepRow, SweepRun
 from fde_ray.store.runs.people import Outcome
+from fde_ray.store.runs.spec_differences import SpecDiffers
+from fde_ray.store.runs.sweeps import SweepCancelled
 
 from .app import plain_app
 from .people import OPERATOR, Door, Person
@@ -86,6 +88,9 @@ class Desk:
         await self._store.note(person.name, "submit", spec.name, "allowed", tenant=self._tenant)
         try:
             new = await self._submit(spec)
+        except SpecDiffers as error:
+            reason = f"{error.reason}; choose another name"
+            raise Refusal(400, Fault.AGENT, reason, code="bad_spec") from error
         except UserError as error:
             raise Refusal(400, Fault.AGENT, str(error), code="bad_spec") from error
         if new and person is not OPERATOR:
@@ -129,7 +134,10 @@ class Desk:
             raise Refusal(404, Fault.AGENT, "pause, resume or cancel", code="no_route")
         row = await self._known(str(request.path_params["name"]))
         await self._permit(_person(request), str(request.path_params["action"]), row.name)
-        await self._store.set_sweep_state(row.name, state, tenant=self._tenant)  # type: ignore[arg-type]
+        try:
+            await self._store.set_sweep_state(row.name, state, tenant=self._tenant)  # type: ignore[arg-type]
+        except SweepCancelled as error:
+            raise Refusal(409, Fault.AGENT, str(error), code="cancelled") from error
         if state == "running":
             await self._store.close_breakers(row.name, tenant=self._tenant)
         return json_response({"name": row.name, "state": state})
@@ -198,7 +206,9 @@ class Desk:
         try:
             return await self._store.sweep(name, tenant=self._tenant)
         except UserError as error:
-            raise Refusal(404, Fault.AGENT, str(error), code="unknown") from error
+            # In words of our own: where to look is another command for whoever asks from afar.
+            reason = f"there is no sweep named {shortened(name, 63)!r}"
+            raise Refusal(404, Fault.AGENT, reason, code="unknown") from error
 
 
 def submitted_spec(data: bytes) -> SweepSpec:

@@ -88,8 +88,35 @@ def test_a_person_asks_from_afar(
         ("root", "resume", "allowed"),
         ("root", "pause", "allowed"),
         ("ada", "cancel", "refused"),
+        ("operator", "user add", "allowed"),
+        ("operator", "user add", "allowed"),
     ]
     assert "refused" in cli("audit").out
+
+
+def test_who_was_let_in_and_put_out_is_in_the_log(cli: CommandLine, home: Path) -> None:
+    assert "nobody was let in" in cli("audit").err
+    added(cli, "root", "--role", "admin")
+    assert cli("user", "revoke", "root").code == 0
+    rows = [(row["action"], row["target"], row["detail"]) for row in cli("audit", "--json").json]
+    assert rows == [("user revoke", "root", ""), ("user add", "root", "as admin")]
+
+
+def test_errors_from_afar_point_to_commands_that_reach_there(
+    cli: CommandLine, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FDE_RAY_SERVER", server)
+    monkeypatch.setenv("FDE_RAY_TOKEN", added(cli, "root", "--role", "admin"))
+    for line in (("status", "nope"), ("pause", "nope"), ("results", "nope"), ("delete", "nope")):
+        told = cli("remote", *line)
+        assert told.code == 2
+        assert "no sweep named 'nope'; see `" in told.err
+        assert "remote status`" in told.err
+        assert "sweep status" not in told.err
+    name = cli("remote", "status", "--json").json[0]["name"]
+    assert cli("remote", "cancel", name).code == 0
+    told = cli("remote", "pause", name)
+    assert (told.code, "is cancelled" in told.err, "resume" in told.err) == (2, True, True)
 
 
 def test_a_sweep_is_submitted_from_afar_and_is_its_submitters(
@@ -145,6 +172,8 @@ def test_a_control_plane_that_cannot_be_asked(
         ("run-plane", "--grace", "soon"),
         ("ingest",),
         ("control-plane", "--admin", "x:y"),
+        ("control-plane", "--tls-cert", "/nowhere"),
+        ("control-plane", "--tls-cert", "/nowhere", "--tls-key", "/nowhere"),
     ],
 )
 def test_a_plane_that_cannot_be_served(cli: CommandLine, home: Path, line: tuple[str, ...]) -> None:

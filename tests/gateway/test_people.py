@@ -113,7 +113,9 @@ async def test_only_the_owner_and_an_admin_change_a_sweep(
     assert (await client.post(f"/v1/sweeps/demo/{action}", headers=ada)).status_code == 403
     assert (await client.post(f"/v1/sweeps/demo/{action}", headers=root)).status_code == 200
     rows = [
-        (r.actor, r.action, r.target, r.outcome) for r in await bench.store.audit(tenant="local")
+        (r.actor, r.action, r.target, r.outcome)
+        for r in await bench.store.audit(tenant="local")
+        if r.action != "user add"
     ]
     assert rows[::-1] == [
         ("ada", "submit", "small", "allowed"),
@@ -123,6 +125,42 @@ async def test_only_the_owner_and_an_admin_change_a_sweep(
         ("ada", action, "demo", "refused"),
         ("root", action, "demo", "allowed"),
     ]
+
+
+async def test_a_cancelled_sweep_is_resumed_and_not_paused(
+    client: httpx.AsyncClient, bench: Bench
+) -> None:
+    root = await user(bench.store, "root", "admin")
+
+    async def asked(action: str) -> tuple[int, str]:
+        said = await client.post(f"/v1/sweeps/demo/{action}", headers=root)
+        return said.status_code, said.json().get("error", {}).get("reason", "")
+
+    assert await asked("cancel") == (200, "")
+    status, reason = await asked("pause")
+    assert (status, "'demo' is cancelled" in reason, "resume it" in reason) == (409, True, True)
+    assert (await bench.store.sweep("demo")).state == "cancelled"
+    assert await asked("resume") == (200, "")
+    assert await asked("pause") == (200, "")
+
+
+async def test_what_is_refused_names_no_command_of_the_operators(
+    bench: Bench, client: httpx.AsyncClient
+) -> None:
+    async def submit(spec: SweepSpec) -> bool:
+        return await bench.store.submit_sweep("local", "demo", {"name": "other"}, [make_plan(1)])
+
+    root = await user(bench.store, "root", "admin")
+    unknown = await client.get("/v1/sweeps/nope", headers=root)
+    assert unknown.status_code == 404
+    assert unknown.json()["error"]["reason"] == "there is no sweep named 'nope'"
+    app = control_plane_app(bench.store, bench.objects, submit)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://control") as other:
+        differs = await other.post("/v1/sweeps", content=SPEC)
+    reason = differs.json()["error"]["reason"]
+    assert (differs.status_code, reason.endswith("; choose another name")) == (400, True)
+    assert "--replace" not in reason
 
 
 async def test_a_sweep_that_is_over_is_deleted_by_its_owner_and_results_stay(

@@ -21,6 +21,7 @@ from .admission import ADMITTED, release
 from .database import Database, Statement, Transaction, among, keeping, updating
 from .planned import ADD_SWEEP, ADD_TENANT, ADD_WANT, add_run, pair, want
 from .rows import SweepRow, SweepRun, SweepState
+from .spec_differences import refuse_other_spec
 from .ungraded import match_grades
 
 LOCAL = "local"
@@ -42,6 +43,7 @@ _ADD_GRADE = keeping(schema.grades, "run_id", "grade_id", "plan", "state", "trie
 _OWNER = Statement(select(_R.tenant).where(_R.run_id == b("run_id_")).with_for_update())
 """Locked, since a driver may be cancelling the run."""
 _SET_STATE = updating(schema.sweeps, _THIS, columns=("state",))
+_PAUSE = updating(schema.sweeps, _THIS, _SW.state != "cancelled", columns=("state",))
 _WANTED_BY = exists().where(
     _W.tenant == b("tenant_"), _W.sweep == b("name_"), _W.run_id == _R.run_id
 )
@@ -147,6 +149,13 @@ _WORK = Statement(
 )
 
 
+class SweepCancelled(UserError):
+    """A sweep that is cancelled cannot be paused."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"sweep {name!r} is cancelled: no run of it starts; resume it to go on")
+
+
 class Sweeps:
     _db: Database
     _clock: Clock
@@ -164,7 +173,7 @@ class Sweeps:
         def change(t: Transaction) -> bool:
             known = t.one(SWEEP, tenant_=tenant, name_=name)
             if known is not None:
-                _refuse_other_spec(name, known[2], text)
+                refuse_other_spec(name, known[2], text)
                 return False
             t.run(ADD_TENANT, tenant=tenant, created_at=now)
             t.run(ADD_SWEEP, tenant=tenant, name=name, spec=text, state="running", created_at=now)
@@ -187,12 +196,13 @@ class Sweeps:
 
     async def set_sweep_state(self, name: str, state: SweepState, *, tenant: str = LOCAL) -> None:
         """Pause, cancel or resume. Resuming queues the sweep's cancelled runs again; the others
-        take back what was granted and has not begun."""
-        now = self._clock.now()
+        take back what was granted and has not begun. SweepCancelled: there is nothing to pause."""
+        now, statement = self._clock.now(), _PAUSE if state == "paused" else _SET_STATE
 
         def change(t: Transaction) -> None:
-            if not t.run(_SET_STATE, tenant_=tenant, name_=name, state=state):
-                raise unknown_sweep(name)
+            if not t.run(statement, tenant_=tenant, name_=name, state=state):
+                known = t.one(SWEEP, tenant_=tenant, name_=name)
+                raise unknown_sweep(name) if known is None else SweepCancelled(name)
             if state == "running":
                 revive(t, tenant, name, now)
             else:
@@ -316,33 +326,3 @@ def unknown_sweep(name: str) -> UserError:
     return UserError(
         f"there is no sweep named {shortened(name, 63)!r}; see `fde-ray sweep status`."
     )
-
-
-def _refuse_other_spec(name: str, known: str, given: str) -> None:
-    if known == given:
-        return
-    where, old, new = spec_difference(json.loads(known), json.loads(given)) or ("", "", "")
-    raise UserError(
-        f"sweep {name!r} exists with another spec: {where or 'the document'} is"
-        f" {_spelled(old)} there and {_spelled(new)} here; choose another name, or change the"
-        " sweep with --replace (`fde-ray sweep diff` shows what that does)."
-    )
-
-
-def _spelled(value: Any) -> str:
-    return "absent" if value is _ABSENT else shortened(json.dumps(value), 60)
-
-
-_ABSENT = object()
-
-
-def spec_difference(old: Any, new: Any, where: str = "") -> tuple[str, Any, Any] | None:
-    """Return the first path at which two JSON values differ, with both values."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        pairs = [(f"{where}.{k}" if where else k, k) for k in sorted(old.keys() | new.keys())]
-        parts = [(path, old.get(k, _ABSENT), new.get(k, _ABSENT)) for path, k in pairs]
-    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        parts = [(f"{where}[{i}]", a, z) for i, (a, z) in enumerate(zip(old, new, strict=True))]
-    else:
-        return None if old == new else (where, old, new)
-    return next((found for path, a, z in parts if (found := spec_difference(a, z, path))), None)

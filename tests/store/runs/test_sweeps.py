@@ -7,7 +7,8 @@ import pytest
 from fde_ray.model.errors import UserError
 from fde_ray.model.states import GradeState, Phase, SolveEnd
 from fde_ray.store.runs import Epoch, RunStore
-from fde_ray.store.runs.sweeps import spec_difference
+from fde_ray.store.runs.spec_differences import spec_difference
+from fde_ray.store.runs.sweeps import SweepCancelled
 from tests.store.builders import GRADE, make_plan, run_id
 from tests.store.runs.admitted import admitted
 
@@ -82,6 +83,17 @@ async def test_paused_sweep_admits_nothing_and_keeps_its_live_runs(
     assert [task.run.run_id for task in await store.live_runs()] == [run_id(1)]
     await store.set_sweep_state("demo", "running")
     assert len(await admitted(store)) == 2
+
+
+async def test_a_cancelled_sweep_is_not_paused(store: RunStore, epoch: Epoch) -> None:
+    await store.set_sweep_state("demo", "cancelled")
+    with pytest.raises(SweepCancelled, match="resume it"):
+        await store.set_sweep_state("demo", "paused")
+    assert (await store.sweep("demo")).state == "cancelled"
+    await store.set_sweep_state("demo", "cancelled")
+    await store.set_sweep_state("demo", "running")
+    await store.set_sweep_state("demo", "paused")
+    assert (await store.sweep("demo")).state == "paused"
 
 
 async def test_cancelled_sweep_releases_only_what_nobody_else_wants(
