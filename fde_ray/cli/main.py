@@ -96,8 +96,10 @@ def main() -> None:
     # Read by litellm at import, wherever that happens first.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     readable()
-    # A request to end is an interruption: leases are given back, and the way on is told.
-    signal.signal(signal.SIGTERM, _interrupted)
+    # A request to end is an interruption: leases are given back, and the way on is told. Only what
+    # serves is meant to be ended so.
+    if sys.argv[1:2] != ["serve"]:
+        signal.signal(signal.SIGTERM, _interrupted)
     sys.exit(exit_code(sys.argv[1:]))
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,9 +14,7 @@ import typer
 from .setting import ProfileOption
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from fde_ray.engine.serving import Serving
+    from fde_ray.engine.serving import PlaneProcess, Serving
     from fde_ray.model.profile import Profile
 
 app = typer.Typer(
@@ -42,12 +44,20 @@ AdminOption = Annotated[
     ),
 ]
 GraceOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--grace",
         metavar="TIME",
-        help="How long calls in flight may take after SIGTERM. A shorter time than the longest "
-        "call cuts calls that are paid for.",
+        help="How long what is in flight may take after SIGTERM. A shorter time than the longest "
+        "call cuts calls that are paid for. Default: the longest call of the profile (endpoints' "
+        "timeout, provider_retries).",
+        show_default=False,
+    ),
+]
+ShortGraceOption = Annotated[
+    str,
+    typer.Option(
+        "--grace", metavar="TIME", help="How long what is in flight may take after SIGTERM."
     ),
 ]
 NoticeOption = Annotated[
@@ -58,13 +68,28 @@ NoticeOption = Annotated[
         help="How long it goes on as before after it has said that it is not ready.",
     ),
 ]
+CertificateOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-cert",
+        metavar="FILE",
+        help="Speak HTTPS with this chain of certificates (PEM). Read again when it changes.",
+        show_default=False,
+    ),
+]
+KeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-key", metavar="FILE", help="The key of --tls-cert (PEM).", show_default=False
+    ),
+]
 
 
 @app.command("run-plane")
 def run_plane(
     listen: ListenOption = None,
     admin: AdminOption = None,
-    grace: GraceOption = "30m",
+    grace: GraceOption = None,
     notice: NoticeOption = "0s",
     profile: ProfileOption = None,
 ) -> None:
@@ -79,7 +104,7 @@ def run_plane(
 def ingest(
     listen: ListenOption = None,
     admin: AdminOption = None,
-    grace: GraceOption = "5m",
+    grace: ShortGraceOption = "5m",
     notice: NoticeOption = "0s",
     profile: ProfileOption = None,
 ) -> None:
@@ -96,7 +121,7 @@ def ingest(
 def grade_plane(
     listen: ListenOption = None,
     admin: AdminOption = None,
-    grace: GraceOption = "30m",
+    grace: GraceOption = None,
     notice: NoticeOption = "0s",
     profile: ProfileOption = None,
 ) -> None:
@@ -111,68 +136,113 @@ def grade_plane(
 def control_plane(
     listen: ListenOption = None,
     admin: AdminOption = None,
-    grace: GraceOption = "30s",
+    grace: ShortGraceOption = "30s",
     notice: NoticeOption = "0s",
+    tls_cert: CertificateOption = None,
+    tls_key: KeyOption = None,
     profile: ProfileOption = None,
 ) -> None:
     """Serve people: submit, follow, pause and cancel sweeps. It holds no provider's key.
 
     Example: fde-ray serve control-plane --listen 0.0.0.0:8080 --admin 0.0.0.0:9090
     """
-    _serve("control-plane", listen, admin, grace, notice, profile_=profile)
+    tls = (tls_cert, tls_key)
+    _serve("control-plane", listen, admin, grace, notice, profile_=profile, tls=tls)
 
 
 def _serve(
     kind: str,
     listen: str | None,
     admin: str | None,
-    grace: str,
+    grace: str | None,
     notice: str,
     *,
     profile_: Path | None,
+    tls: tuple[Path | None, Path | None] = (None, None),
 ) -> None:
+    with _heard_early() as early:
+        import uvloop
+
+        chosen, serving = _chosen(kind, listen, admin, grace, notice, profile_=profile_, tls=tls)
+        uvloop.run(_served(chosen, serving, early))
+
+
+@contextmanager
+def _heard_early() -> Iterator[list[int]]:
+    """Fill a list with requests to end inside the block, until the event loop hears of them.
+
+    What is to be imported takes seconds, and a process that is asked to end then ends in order.
+    """
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: heard.append(number))
+    try:
+        yield heard
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _chosen(
+    kind: str,
+    listen: str | None,
+    admin: str | None,
+    grace: str | None,
+    notice: str,
+    *,
+    profile_: Path | None,
+    tls: tuple[Path | None, Path | None],
+) -> tuple[Profile, Serving]:
     import os
 
-    import uvloop
-
     from fde_ray.engine.home import home_of
-    from fde_ray.engine.serving import PlaneKind, Serving, default_addresses
+    from fde_ray.engine.serving import PlaneKind, Serving, default_addresses, grace_doubt
+    from fde_ray.gateway.tls import TlsFiles
+    from fde_ray.model.errors import UserError
 
+    from .output import note
     from .setting import profile_from
 
-    chosen = profile_from(profile_)
-    of_kind = PlaneKind(kind)
-    here = default_addresses(of_kind, home_of(chosen, os.environ))
+    certificate, key = tls
+    if (certificate is None) != (key is None):
+        raise UserError("--tls-cert and --tls-key go together")
+    profile, of_kind = profile_from(profile_), PlaneKind(kind)
+    here = default_addresses(of_kind, home_of(profile, os.environ))
     serving = Serving(
         of_kind,
         listen or here[0],
         admin or here[1],
-        _seconds("--grace", grace),
+        None if grace is None else _seconds("--grace", grace),
         _seconds("--notice", notice),
+        None if certificate is None or key is None else TlsFiles(certificate, key),
     )
-    uvloop.run(_served(chosen, serving))
+    doubt = grace_doubt(serving, profile)
+    if doubt is not None:
+        note(f"--grace {grace} is shorter than the longest call, {doubt}; leave it out to fit")
+    return profile, serving
 
 
-async def _served(profile: Profile, serving: Serving) -> None:
+async def _served(profile: Profile, serving: Serving, early: list[int]) -> None:
     import asyncio
-    import signal
 
-    from fde_ray.engine.serving import opened_process
+    from fde_ray.engine.serving import served_until
 
     from .logfile import logged_to_stderr
-    from .output import emit_json
-
-    def tell() -> None:
-        bound, admin = process.addresses or ("", "")
-        emit_json({"serving": serving.kind.value, "listen": bound, "admin": admin})
-        sys.stdout.flush()
 
     end, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end.set)
+    if early:
+        end.set()
     with logged_to_stderr():
-        async with opened_process(profile, serving) as process:
-            await process.run(end, tell)
+        await served_until(end, profile, serving, _tell)
+
+
+def _tell(process: PlaneProcess) -> None:
+    from .output import emit_json
+
+    bound, admin = process.addresses or ("", "")
+    kind, grace = process.kind.value, process.ends_within_s
+    emit_json({"serving": kind, "listen": bound, "admin": admin, "ends_within_s": grace})
+    sys.stdout.flush()
 
 
 def _seconds(option: str, text: str) -> float:

@@ -16,7 +16,10 @@ from fde_ray.engine.serving import (
     PlaneProcess,
     Serving,
     default_addresses,
+    grace_doubt,
+    grace_s_of,
     opened_process,
+    served_until,
 )
 from fde_ray.gateway import collection
 from fde_ray.gateway.admin import Health, admin_app
@@ -28,7 +31,7 @@ from fde_ray.model.clock import SystemClock
 from fde_ray.model.errors import ProviderError, Refusal, UserError
 from fde_ray.model.failures import Fault
 from fde_ray.model.planes import PlanesProfile
-from fde_ray.model.profile import Profile
+from fde_ray.model.profile import Endpoint, Profile
 from fde_ray.model.states import Scope
 from fde_ray.shim import plane as shim_plane
 from fde_ray.store.runs import RunStore
@@ -216,6 +219,115 @@ async def test_each_kind_serves_its_own_routes(kind: PlaneKind, tmp_path: Path) 
         PlaneKind.CONTROL: ("no_route", "no_route", "no_route", "no_token"),
     }
     assert tuple(found.values()) == (*wanted[kind], "no_route")
+
+
+# what is in flight at the end
+
+
+def serving_of(kind: PlaneKind, grace_s: float | None = None) -> Serving:
+    return Serving(kind, "127.0.0.1:0", "127.0.0.1:0", grace_s)
+
+
+ONE_TRY = Profile(provider_retries=0, endpoints=(Endpoint(match="*", timeout="90s"),))
+
+
+@pytest.mark.parametrize(
+    ("profile", "seconds"),
+    [
+        # 5 tries of 600 + 3.75 s, 4 waits of 120 s between them
+        (Profile(), 59 * 60),
+        (Profile(provider_retries=0), 11 * 60),
+        (ONE_TRY, 2 * 60),
+        # models that no endpoint names go to where they always go
+        (ONE_TRY.evolve(endpoints=(Endpoint(match="a/*", timeout="90s"),)), 11 * 60),
+        (ONE_TRY.evolve(endpoints=(Endpoint(match="a/*", timeout="2h"),)), 121 * 60),
+    ],
+)
+def test_grace_is_the_longest_call_of_the_profile(profile: Profile, seconds: float) -> None:
+    for kind in (PlaneKind.RUN, PlaneKind.GRADE):
+        assert grace_s_of(serving_of(kind), profile) == seconds
+        assert grace_s_of(serving_of(kind, 7), profile) == 7
+        assert grace_doubt(serving_of(kind), profile) is None
+        assert grace_doubt(serving_of(kind, seconds), profile) is None
+        assert grace_doubt(serving_of(kind, seconds - 1), profile) is not None
+
+
+def test_a_short_grace_is_doubted_with_the_figures() -> None:
+    doubt = grace_doubt(serving_of(PlaneKind.RUN, 1800), Profile())
+    assert doubt == ("3540s (5 tries of up to 600s, 120s between them); what is cut may be charged")
+
+
+@pytest.mark.parametrize(("kind", "grace_s"), [(PlaneKind.INGEST, 300), (PlaneKind.CONTROL, 30)])
+def test_planes_that_call_no_model_end_sooner(kind: PlaneKind, grace_s: float) -> None:
+    assert grace_s_of(serving_of(kind), Profile()) == grace_s
+    assert grace_doubt(serving_of(kind, 1), Profile()) is None
+
+
+async def test_all_that_is_in_flight_has_one_grace(
+    process: PlaneProcess, real: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls whose callers have left have what requests left over."""
+    left: list[float] = []
+
+    async def landed(patience_s: float) -> None:
+        left.append(patience_s)
+
+    monkeypatch.setattr(process, "_grace_s", 1.0)
+    monkeypatch.setattr(process, "_landed", landed)
+    token = await real.started()
+    real.model.gate = asyncio.Event()
+    ready, end = asyncio.Event(), asyncio.Event()
+    running = asyncio.create_task(process.run(end, ready.set), name="process")
+    await ready.wait()
+    transport = httpx.AsyncHTTPTransport(uds=str(tmp_path / "run.sock"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://p", timeout=20) as client:
+        body = {"model": "offline/x", "messages": [{"role": "user", "content": "hi"}]}
+        headers = {"authorization": f"Bearer {token}"}
+        call = asyncio.create_task(
+            client.post("/v1/chat/completions", json=body, headers=headers), name="call"
+        )
+        await real.model.reached.wait()
+        end.set()
+        async with asyncio.timeout(20):
+            await running
+        await asyncio.gather(call, return_exceptions=True)
+    assert len(left) == 1
+    assert left[0] < 0.5
+    real.model.gate.set()
+
+
+async def test_a_process_that_is_asked_to_end_before_it_is_ready_ends(tmp_path: Path) -> None:
+    """Its store may be away for as long as it likes."""
+    end, told = asyncio.Event(), []
+    serving = Serving(PlaneKind.RUN, f"unix:{tmp_path}/r.sock", f"unix:{tmp_path}/a.sock")
+    profile = Profile(home=str(tmp_path / "home"))
+    end.set()
+    async with asyncio.timeout(30):
+        await served_until(end, profile, serving, told.append)
+    assert told == []
+    assert not (tmp_path / "r.sock").exists()
+
+
+async def test_a_process_serves_until_it_is_asked_to_end(tmp_path: Path) -> None:
+    end = asyncio.Event()
+    serving = Serving(
+        PlaneKind.CONTROL, f"unix:{tmp_path}/r.sock", f"unix:{tmp_path}/a.sock", notice_s=0.1
+    )
+    told: list[PlaneProcess] = []
+
+    def tell(process: PlaneProcess) -> None:
+        told.append(process)
+        end.set()
+
+    async with asyncio.timeout(30):
+        await served_until(end, Profile(home=str(tmp_path / "home")), serving, tell)
+    assert [process.ends_within_s for process in told] == [60.1]
+
+
+async def test_a_process_that_cannot_begin_says_why(tmp_path: Path) -> None:
+    serving = Serving(PlaneKind.CONTROL, f"unix:{tmp_path}/r.sock", "nowhere")
+    with pytest.raises(UserError, match="write host:port"):
+        await served_until(asyncio.Event(), Profile(home=str(tmp_path / "home")), serving)
 
 
 # archives apart
