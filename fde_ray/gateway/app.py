@@ -21,7 +21,7 @@ from fde_ray.model.session import AgentExit, Commit
 from .collection import MAX_EVENTS_BYTES, MAX_PART_BYTES
 from .envelopes import headers_of
 from .faults import as_refusal, error_json
-from .messages import Heartbeat, TokenRequest, TurnRequest
+from .messages import Heartbeat, StartedRequest, TokenRequest, TurnRequest
 from .model_routes import ModelRoutes
 from .plane import MAX_EVALUATE_BYTES, Plane
 from .requests import Handler, bearer_of, body_of, json_response, record_of
@@ -116,7 +116,9 @@ class PlaneRoutes:
         return StreamingResponse(_resumed(first, chunks), media_type="application/gzip")
 
     async def started(self, request: Request) -> Response:
-        return json_response(await self._plane.started(bearer_of(request)))
+        bearer = self._bearer(request)
+        told = await record_of(request, StartedRequest)
+        return json_response(await self._plane.started(bearer, told.gate))
 
     async def heartbeat(self, request: Request) -> Response:
         bearer = self._bearer(request)

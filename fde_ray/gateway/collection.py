@@ -15,6 +15,7 @@ from fde_ray.store.errors import Conflict
 from fde_ray.store.objects import ObjectStore, layout
 from fde_ray.store.runs import RunStore
 
+from .messages import GateReport
 from .ports import Session
 
 MAX_PART_BYTES = 16 * 2**20
@@ -95,6 +96,11 @@ class Collection:
         key = layout.events_key(self._tenant, session.subject, seq)
         if not await self._objects.create(key, data) and await self._objects.get(key) != data:
             raise _conflict("events_differ", f"events {seq} are known with other bytes")
+
+    async def keep_gate(self, session: Session, gate: GateReport) -> None:
+        """Keep how the isolation gate went; the first word stays."""
+        key = layout.gate_key(self._tenant, session.subject)
+        await self._objects.create(key, canonical_json(gate).encode())
 
     async def archive(self, session: Session, name: str) -> AsyncIterator[bytes]:
         """Return the chunks of an archive that the inputs list; a manifest's parts are joined."""

@@ -36,6 +36,25 @@ class TokenReply(Record):
     """Where archives, parts, commits and events go; None = here."""
 
 
+Address = Annotated[str, Field(max_length=100)]
+
+
+class GateReport(Record):
+    """How a pod's isolation gate went before the agent's start, as its shim tells it."""
+
+    seconds: float = Field(ge=0)
+    rounds: int = Field(ge=1, le=1000)
+    forbidden: tuple[Address, ...] = Field(max_length=100)
+    """What had to stay out of reach."""
+    opened: tuple[Address, ...] = Field(default=(), max_length=100)
+    """What of that could be reached at first."""
+
+
+class StartedRequest(Record):
+    gate: GateReport | None = None
+    """None = the sandbox has no network to be fenced."""
+
+
 class StartedReply(Record):
     now: float
 

@@ -37,6 +37,7 @@ from .clocks import SessionClocks
 from .collection import Collection
 from .gathering import Gathering
 from .messages import (
+    GateReport,
     Heartbeat,
     HeartbeatReply,
     StartedReply,
@@ -168,9 +169,11 @@ class Plane:
         caller = await self._caller(bearer, Action.READ)
         return await self._collection.archive(caller.session, name)
 
-    async def started(self, bearer: str) -> StartedReply:
+    async def started(self, bearer: str, gate: GateReport | None = None) -> StartedReply:
         """Start the agent's clock; the first call wins."""
         claims, session = await self._caller(bearer, Action.START)
+        if gate is not None:
+            await self._collection.keep_gate(session, gate)
         now = self._clock.now()
         if session.started_at is None:
             await self._store.mark_agent_started(session.subject, nonce=claims.nonce)

@@ -30,6 +30,11 @@ def end_key(tenant: str, subject: str) -> str:
     return f"{attempt_prefix(tenant, subject)}end.json"
 
 
+def gate_key(tenant: str, subject: str) -> str:
+    """Return where it is kept how the isolation gate of a session's pod went."""
+    return f"{attempt_prefix(tenant, subject)}gate.json"
+
+
 def events_key(tenant: str, subject: str, seq: int) -> str:
     """Return where a block of the shim's own events goes: claims, gzip JSON lines."""
     return f"{attempt_prefix(tenant, subject)}events/{seq}.jsonl.gz"

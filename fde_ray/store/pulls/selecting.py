@@ -126,6 +126,7 @@ _OF_ATTEMPT = {
     "dialogue.jsonl": (Kind.DIALOGUES, "jsonl"),
     "start.json": (Kind.DIALOGUES, "start.json"),
     "end.json": (Kind.DIALOGUES, "end.json"),
+    "gate.json": (Kind.DIALOGUES, "gate.json"),
 }
 
 
