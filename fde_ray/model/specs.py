@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from .base import Record
 from .states import Channel, ConditionKind
@@ -59,7 +59,10 @@ class Condition(Record):
 
 
 ConditionField = Annotated[
-    Condition, BeforeValidator(Condition.parse), PlainSerializer(lambda c: c.label)
+    Condition,
+    BeforeValidator(Condition.parse),
+    PlainSerializer(lambda c: c.label),
+    WithJsonSchema({"type": "string", "examples": ["hidden", "oracle:25"]}),
 ]
 
 

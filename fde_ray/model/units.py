@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -40,7 +41,18 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes}B"
 
 
-Duration = Annotated[float, BeforeValidator(parse_duration), PlainSerializer(format_duration)]
+def _described(units: Iterable[str]) -> WithJsonSchema:
+    """Return the JSON Schema of the text, which validation alone would not tell."""
+    pattern = rf"^\s*[0-9]{{1,15}}(\.[0-9]{{1,9}})?\s*({'|'.join(units)})\s*$"
+    return WithJsonSchema({"type": "string", "pattern": pattern})
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    PlainSerializer(format_duration),
+    _described(_SECONDS),
+]
 """Seconds in Python, text with a unit in documents."""
-Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size)]
+Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size), _described(_BYTES)]
 """Bytes in Python, text with a unit in documents."""
