@@ -10,7 +10,8 @@ WEED_VERSION := v0.0.0-20261109003541-7506e5f91cd6
 WEED := $(GO_TOOLS)/weed-$(WEED_VERSION)/weed
 S3_TESTS := tests/store/objects tests/field_reports/test_s.py tests/cli/test_pull_killed.py \
 	tests/e2e/test_s3.py
-CHAOS_TESTS := tests/chaos tests/gateway/test_replicas_killed.py tests/metering/test_exactness.py
+CHAOS_TESTS := tests/chaos tests/gateway/test_replicas_killed.py tests/gateway/test_openapi_fuzzed.py \
+	tests/metering/test_exactness.py
 
 .PHONY: help setup demo test test-ray test-ray-long chaos lint test-s3 test-s3-long test-local-llm bench fmt lock \
 	clean lab-build lab-images lab-up lab-down lab-status test-kube

@@ -150,6 +150,32 @@ def control_plane(
     _serve("control-plane", listen, admin, grace, notice, profile_=profile, tls=tls)
 
 
+@app.command()
+def openapi(
+    plane: Annotated[
+        str,
+        typer.Option(
+            "--plane",
+            metavar="NAME",
+            help="run-plane, ingest, grade-plane, control-plane, or admin: the port beside each.",
+        ),
+    ] = "control-plane",
+) -> None:
+    """Print what a plane serves, as an OpenAPI document.
+
+    Example: fde-ray serve openapi --plane run-plane
+    """
+    from fde_ray.gateway.openapi import APIS, document
+    from fde_ray.model.errors import UserError
+
+    from .output import emit_json
+
+    api = next((name for name in APIS if name == plane), None)
+    if api is None:
+        raise UserError(f"--plane: there is no {plane!r}; choose one of {', '.join(APIS)}")
+    emit_json(document(api))
+
+
 def _serve(
     kind: str,
     listen: str | None,

@@ -31,8 +31,8 @@ _HOSTED = re.compile(
     re.IGNORECASE,
 )
 _HOSTED_FIELDS = ("web_search_options", "mcp_servers", "plugins")
-_NUMBERS = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
-_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
+NUMBERS = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
+LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
 _PASSED_HEADERS = ("anthropic-version", "anthropic-beta")
 _SURROGATE = re.compile(
     rb"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
@@ -174,13 +174,13 @@ def _check_messages(messages: Any) -> None:
 
 
 def _check_settings(fields: dict[str, Any]) -> None:
-    for name in _NUMBERS:
+    for name in NUMBERS:
         value = fields.get(name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise bad(f"{name} must be a number")
         if isinstance(value, float) and not math.isfinite(value):
             raise bad(f"{name} must be a finite number")
-    for name in _LIMITS:
+    for name in LIMITS:
         value = fields.get(name)
         if value is not None and (type(value) is not int or value < 1):
             raise bad(f"{name} must be a whole number of at least 1")

@@ -27,6 +27,7 @@ from fde_ray.store.runs.spec_differences import SpecDiffers
 from fde_ray.store.runs.sweeps import SweepCancelled
 
 from .app import plain_app
+from .openapi import document
 from .people import OPERATOR, Door, Person
 from .requests import Handler, bearer_of, body_of, json_response
 
@@ -57,6 +58,7 @@ def control_plane_app(
         ("GET", "/v1/runs/{run}", desk.run),
         ("GET", "/v1/results", desk.results),
         ("GET", "/v1/me", desk.me),
+        ("GET", "/openapi.json", _document),
     ]
     return plain_app([(m, path, _admitted(handler, door)) for m, path, handler in table])
 
@@ -68,6 +70,10 @@ def _admitted(handler: Handler, door: Door | None) -> Handler:
         return await handler(request)
 
     return admitted
+
+
+async def _document(_request: Request) -> Response:
+    return json_response(document("control-plane"))
 
 
 def _person(request: Request) -> Person:
