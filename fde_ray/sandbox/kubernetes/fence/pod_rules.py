@@ -16,6 +16,14 @@ _SIZES = ["cpu", "memory", "ephemeral-storage"]
 
 
 def identity() -> Iterator[Weakness]:
+    old = "oldObject.metadata.?labels.orValue({})"
+    yield Weakness(
+        "changed_labels",
+        f"request.operation != 'UPDATE' || {cel(_ALL_OURS)}.all(k,"
+        f" variables.labels[?k].orValue('') == {old}[?k].orValue('')"
+        f" && (k in variables.labels) == (k in {old}))",
+        "the labels of a run pod never change: network rules and supervisors go by them",
+    )
     yield Weakness(
         "role",
         f"variables.role in {cel(c.ROLES)}",
@@ -32,14 +40,6 @@ def identity() -> Iterator[Weakness]:
         f"variables.canary ? !({cel(c.LABEL_SHARD)} in variables.labels)"
         f" : variables.labels[?{cel(c.LABEL_SHARD)}].orValue('').matches({cel(_SHARDS)})",
         f"label {c.LABEL_SHARD} must be 0 to 255, and no canary has one",
-    )
-    old = "oldObject.metadata.?labels.orValue({})"
-    yield Weakness(
-        "changed_labels",
-        f"request.operation != 'UPDATE' || {cel(_ALL_OURS)}.all(k,"
-        f" variables.labels[?k].orValue('') == {old}[?k].orValue('')"
-        f" && (k in variables.labels) == (k in {old}))",
-        "the labels of a run pod never change: network rules and supervisors go by them",
     )
 
 

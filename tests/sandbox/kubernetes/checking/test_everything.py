@@ -1,0 +1,174 @@
+"""Each fault of a cluster fails its own check, and says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fde_ray.sandbox.kubernetes.checking import Check, cluster_checks
+from fde_ray.sandbox.kubernetes.faults import ApiFault
+from tests.sandbox.kubernetes.checking.cluster import TARGET, Cluster, waiting
+
+_SCHEDULING = "/apis/scheduling.k8s.io/v1/priorityclasses"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+_POLICY = f"{_ADMISSION}/validatingadmissionpolicies/fde-ray-pods.fde-ray-runs"
+_BINDING = f"{_ADMISSION}/validatingadmissionpolicybindings/fde-ray-pods.fde-ray-runs"
+_NAMESPACE = "/api/v1/namespaces/fde-ray-runs"
+_OWNER = f"{_NAMESPACE}/configmaps/fde-ray-owner"
+
+
+async def checks(cluster: Cluster) -> dict[str, Check]:
+    found = await cluster_checks(cluster, TARGET, cluster.clock)
+    assert len({check.what for check in found}) == len(found)
+    return {check.what: check for check in found}
+
+
+async def test_good_cluster_passes_every_check(cluster: Cluster) -> None:
+    found = await checks(cluster)
+    assert [check for check in found.values() if not check.ok or check.remedy] == []
+    assert list(found) == [
+        "versions", "namespace", "runtime class", "priority classes", "network policies",
+        "admission", "quota", "owner", "rights", "no more rights", "image", "fence (solve)",
+        "planes (solve)", "fence (score)", "planes (score)", "clock of the API server",
+        "clock of run pods",
+    ]  # fmt: skip
+
+
+def without(path: str) -> Callable[[Cluster], Any]:
+    return lambda cluster: cluster.objects.pop(path)
+
+
+def with_(path: str, **fields: Any) -> Callable[[Cluster], Any]:
+    return lambda cluster: cluster.objects[path].update(fields)
+
+
+def _no_label(cluster: Cluster) -> None:
+    cluster.objects[_NAMESPACE]["metadata"]["labels"] = {}
+
+
+def _node_down(cluster: Cluster) -> None:
+    node = cluster.objects["/api/v1/nodes"]["items"][0]
+    cluster.objects["/api/v1/nodes"]["items"] = [
+        node | {"status": node["status"] | {"conditions": []}}
+    ]
+
+
+def _weak_pods_pass(cluster: Cluster) -> None:
+    del cluster.refusals["weak pod"]
+
+
+def _refused_by_another(cluster: Cluster) -> None:
+    cluster.refusals["weak pod"] = ApiFault("violates PodSecurity", status=403)
+
+
+def _may_nothing(cluster: Cluster) -> None:
+    cluster.may = lambda _: False
+
+
+FAULTS: dict[str, tuple[str, Callable[[Cluster], Any], str]] = {
+    "old server": ("versions", with_("/version", gitVersion="v1.29.9"), "1.30 or newer"),
+    "odd version": ("versions", with_("/version", gitVersion="dev"), "1.30 or newer"),
+    "no node": ("versions", with_("/api/v1/nodes", items=[]), "add a node"),
+    "no node is ready": ("versions", _node_down, "none is ready"),
+    "no namespace": ("namespace", without(_NAMESPACE), "cluster render"),
+    "no standard": ("namespace", _no_label, "cluster render"),
+    "no runtime class": (
+        "runtime class",
+        without("/apis/node.k8s.io/v1/runtimeclasses/gvisor"),
+        "install gVisor",
+    ),
+    "no priority class": (
+        "priority classes", without(f"{_SCHEDULING}/fde-ray-grade"), "cluster render",
+    ),
+    "class that preempts": (
+        "priority classes",
+        with_(f"{_SCHEDULING}/fde-ray-grade", preemptionPolicy="PreemptLowerPriority"),
+        "delete it",
+    ),
+    "solving goes first": (
+        "priority classes", with_(f"{_SCHEDULING}/fde-ray-solve", value=9000), "delete both",
+    ),
+    "policy lost": (
+        "network policies", lambda cluster: cluster.listed("NetworkPolicy").pop(), "fde-ray-grade",
+    ),
+    "policy that opens": (
+        "network policies",
+        lambda cluster: cluster.listed("NetworkPolicy").append({"metadata": {"name": "open"}}),
+        "open may open",
+    ),
+    "no admission policy": ("admission", without(_POLICY), "cluster render"),
+    "admission policy bound to nothing": ("admission", without(_BINDING), "cluster render"),
+    "rules that do not compile": (
+        "admission",
+        with_(_POLICY, status={"typeChecking": {"expressionWarnings": [{}, {}]}}),
+        "warns of 2 rules",
+    ),
+    "weak pods pass": ("admission", _weak_pods_pass, "a weaker pod was taken"),
+    "refused by another rule": ("admission", _refused_by_another, "violates PodSecurity"),
+    "no quota": (
+        "quota", lambda cluster: cluster.listed("ResourceQuota").clear(), "fde-ray-solve",
+    ),
+    "no owner": ("owner", without(_OWNER), "cluster render"),
+    "no rights": ("rights", _may_nothing, "create pods"),
+    "no image": (
+        "image",
+        lambda cluster: cluster.fates.update(decoy=lambda: waiting("ErrImageNeverPull")),
+        "sandbox_images/",
+    ),
+    "server's clock ahead": (
+        "clock of the API server",
+        lambda cluster: setattr(cluster, "server_ahead_s", 90.0),
+        "s ahead of",
+    ),
+    "server's clock behind": (
+        "clock of the API server",
+        lambda cluster: setattr(cluster, "server_ahead_s", -90.0),
+        "s behind",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_fault_fails_its_check_and_says_what_to_do(cluster: Cluster, name: str) -> None:
+    what, damage, told = FAULTS[name]
+    damage(cluster)
+    check = (await checks(cluster))[what]
+    assert not check.ok
+    assert check.remedy
+    assert told in check.told
+
+
+async def test_clock_of_pods_is_held_against_ours(cluster: Cluster) -> None:
+    cluster.now += 600
+    check = (await checks(cluster))["clock of run pods"]
+    assert not check.ok
+    assert "behind this machine's" in check.detail
+
+
+async def test_operator_who_may_do_more_is_told_and_not_failed(cluster: Cluster) -> None:
+    cluster.may = lambda _: True
+    check = (await checks(cluster))["no more rights"]
+    assert check.ok
+    assert "create pods/exec" in check.detail
+
+
+@pytest.mark.parametrize("reply", [{}, {"items": None}, {"items": [{}]}, {"metadata": 3}])
+async def test_answers_that_make_no_sense_fail_and_end_nothing(
+    cluster: Cluster, reply: dict[str, Any]
+) -> None:
+    for path in list(cluster.objects):
+        cluster.objects[path] = reply
+    found = await checks(cluster)
+    assert not found["namespace"].ok
+    assert found["fence (solve)"].ok
+
+
+async def test_server_that_answers_nothing_fails_every_check(cluster: Cluster) -> None:
+    async def silence(*_: object, **__: object) -> dict[str, Any]:
+        raise ApiFault("the API server did not answer: timeout")
+
+    cluster.request = silence  # type: ignore[method-assign]
+    found = await checks(cluster)
+    assert not any(check.ok for check in found.values())
