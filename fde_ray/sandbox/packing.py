@@ -1,4 +1,7 @@
-"""Packs `fde_ray.shim` into one zipapp: equal sources give equal bytes."""
+"""Packs `fde_ray.shim` into one zipapp: equal sources give equal bytes.
+
+`python -m fde_ray.sandbox.packing FOLDER` writes what the Containerfiles of run images copy.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ import zipfile
 from pathlib import Path
 
 from fde_ray import shim
+from fde_ray.shim.evaluating import COMMAND, launcher
+from fde_ray.shim.pod_staging import PYTHON
 
 SOURCES = Path(shim.__file__).parent
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -76,3 +81,26 @@ def build_zipapp(home: Path) -> Path:
     new.chmod(0o755)
     new.replace(target)
     return target
+
+
+def image_files() -> dict[str, bytes]:
+    """Return name -> content of what an image for runs holds below /opt/fde."""
+    return {
+        "fde-shim.pyz": zipapp_bytes(shim_sources()),
+        COMMAND: launcher(PYTHON).encode(),
+    }
+
+
+def main(argv: list[str]) -> int:
+    if len(argv) != 1:
+        print("usage: python -m fde_ray.sandbox.packing FOLDER", file=sys.stderr)
+        return 2
+    folder = Path(argv[0])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in image_files().items():
+        (folder / name).write_bytes(data)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

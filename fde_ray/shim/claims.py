@@ -8,6 +8,7 @@ from .mailbox import Letter
 
 TEXT_LIMIT = 1 << 20
 ENTRIES_LIMIT = 100
+ENDED = "the sandbox ended by itself"
 EXIT_KINDS = ("agent_error", "agent_resource", "step_limit", "refused")
 
 
@@ -28,7 +29,7 @@ def exit_of(letter: Letter, oom_kills: int) -> dict[str, Any] | None:
     code = fields.get("exit_code")
     if kind not in EXIT_KINDS:
         kind = "agent_error"
-    detail = clean_text(fields.get("detail"), 500)
+    detail = clean_text(fields.get("detail"), 500) if letter.kind != "closed" else ENDED
     if kind == "agent_error" and oom_kills:
         kind, detail = "agent_resource", f"memory: the kernel killed {oom_kills} processes"
     is_code = isinstance(code, int) and not isinstance(code, bool) and abs(code) < 2**31

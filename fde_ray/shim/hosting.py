@@ -7,34 +7,77 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 
+from .hosts import Host, NotStarted
 from .inputs import BadInput, Config, read_config
-from .journal import Busy, Journal, lock_session, start_time
+from .journal import Busy, Journal, lock_session, start_time, write_last_word
+from .local_host import LocalHost
 from .plane import GivenUp, Plane
+from .pod_host import PodHost
+from .pod_site import TERMINATION_LOG, take_config
 from .session import Failed, Shim
 from .wire import Refused
 
+USAGE = "usage: fde-shim.pyz shim --pod | --config FILE [--detach]"
+
 
 def main(argv: list[str]) -> int:
-    """`--config FILE [--detach]`: with --detach, print pid and start time and leave the shim be."""
+    """`--pod`: one of two containers. `--config FILE [--detach]`: below a sandbox of this machine;
+    with --detach, print pid and start time and leave the shim be.
+    """
+    if argv == ["--pod"]:
+        return _in_pod()
     if len(argv) < 2 or argv[0] != "--config":
-        print("usage: fde-shim.pyz shim --config FILE [--detach]", file=sys.stderr)
+        print(USAGE, file=sys.stderr)
         return 2
-    config = read_config(argv[1])
+    config, site = read_config(argv[1])
     try:
-        lock = lock_session(config.dir)
+        lock = _claim(config.dir)
     except Busy as error:
         print(error, file=sys.stderr)
         return 3
-    if os.path.exists(os.path.join(config.dir, "state.json")):
-        print("this session has run already", file=sys.stderr)
+    except _RanAlready as error:
+        print(error, file=sys.stderr)
         return 4
     if "--detach" in argv and _detach(config.dir):
         return 0
     try:
-        return _guarded(config)
+        return _guarded(config, Journal(config.dir), lambda _: LocalHost(config, site))
     finally:
         os.close(lock)
+
+
+def _in_pod() -> int:
+    """A container that was started again has lost its session: it says so and leaves."""
+    try:
+        config, site = take_config(os.environ)
+        _claim(config.dir)
+    except (BadInput, Busy, OSError) as error:
+        return _break_off(2, "sandbox_start", str(error))
+    except _RanAlready as error:
+        return _break_off(4, "shim_lost", str(error))
+    journal = Journal(config.dir, last_word=site.termination_log)
+    return _guarded(config, journal, lambda plane: PodHost(site, plane))
+
+
+def _break_off(code: int, kind: str, detail: str) -> int:
+    print(detail, file=sys.stderr)
+    write_last_word(TERMINATION_LOG, {"phase": "failed", "failure": kind, "detail": detail})
+    return code
+
+
+class _RanAlready(Exception):
+    pass
+
+
+def _claim(folder: str) -> int:
+    """Return the descriptor that owns the session for as long as it is open."""
+    lock = lock_session(folder)
+    if os.path.exists(os.path.join(folder, "state.json")):
+        os.close(lock)
+        raise _RanAlready("this session has run already")
+    return lock
 
 
 def _detach(folder: str) -> bool:
@@ -63,23 +106,25 @@ def _own_start() -> int | None:
     return start_time(os.getpid())
 
 
-def _guarded(config: Config) -> int:
-    journal = Journal(config.dir)
-    journal.state(phase="starting", pid=os.getpid(), start_time=_own_start())
-    shim = Shim(config, journal, Plane(config.plane, config.subject, config.secret))
-    signal.signal(signal.SIGTERM, lambda *_: shim.abandon())
+def _guarded(config: Config, journal: Journal, host: Callable[[Plane], Host]) -> int:
+    """Run the session to its end; its state says what became of it, whatever that is."""
+    shim: Shim | None = None
     try:
+        journal.state(phase="starting", pid=os.getpid(), start_time=_own_start())
+        plane = Plane(config.plane, config.subject, config.secret)
+        shim = Shim(config, journal, plane, host(plane))
+        signal.signal(signal.SIGTERM, lambda *_: shim.abandon())
         shim.run()
     except Failed as error:
         kind, detail = error.kind, error.detail
-    except (BadInput, Refused, GivenUp) as error:
+    except (BadInput, Refused, GivenUp, NotStarted) as error:
         kind, detail = "sandbox_start", str(error)
     except Exception as error:  # noqa: BLE001  (task boundary: the state must say what happened)
         traceback.print_exc()
         kind, detail = "shim_lost", f"{type(error).__name__}: {error}"
     else:
         return 0
-    if shim.is_abandoned:
+    if shim is not None and shim.is_abandoned:
         journal.state(phase="stopped")
         return 0
     journal.event("failed", kind=kind, detail=detail[:300])

@@ -33,11 +33,17 @@ class Config:
     plane: str
     secret: str = field(repr=False)
     dir: str
+    give_up_s: float = 24 * 3600.0
+    """How long an unreachable plane is waited for, outside of solving: at most the pause cap."""
+
+
+@dataclass(frozen=True)
+class LocalSite:
+    """What this machine offers for a sandbox below the shim."""
+
     pyz: str
     runtime: Runtime
     cgroup: CgroupSite = CgroupSite()
-    give_up_s: float = 24 * 3600.0
-    """How long an unreachable plane is waited for, outside of solving: at most the pause cap."""
 
 
 @dataclass(frozen=True)
@@ -89,18 +95,16 @@ class Inputs:
     evaluate: bool
 
 
-def read_config(path: str) -> Config:
+def read_config(path: str) -> tuple[Config, LocalSite]:
     """Read the private config. Others must not be able to read it."""
     with open(path, encoding="utf-8") as file:
         if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
             raise BadInput(f"{path} is readable by others; its mode must be 0600")
         value = json.load(file)
     try:
-        known = {k: v for k, v in value.items() if k not in ("format", "runtime", "cgroup")}
-        return Config(
-            **known,
-            runtime=Runtime.of(value["runtime"]),
-            cgroup=CgroupSite(**value.get("cgroup", {})),
+        of_site = ("format", "pyz", "runtime", "cgroup")
+        return Config(**{k: v for k, v in value.items() if k not in of_site}), LocalSite(
+            value["pyz"], Runtime.of(value["runtime"]), CgroupSite(**value.get("cgroup", {}))
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"{path}: {error}") from error

@@ -1,9 +1,8 @@
-"""Starts the sandbox, takes its one control connection, and sees to it that it is dead at last."""
+"""Starts a sandbox on this machine, takes its one control connection, sees to it that it dies."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -16,65 +15,42 @@ from collections.abc import Callable
 from typing import Any
 
 from .boxes import PYZ_AT, RUN_AT, Bind, Box, Runtime, bubblewrap_argv, gvisor_bundle
-from .inputs import Config, Inputs
+from .control import ControlLine
+from .hosts import End, NotIsolated, NotStarted
+from .inputs import Config, Inputs, LocalSite
+from .journal import start_time
 from .limits import Cgroups, processes_below
 from .sockets import listen_unix
-from .staging import Staging
+from .staging import BoxStaging
 
 CONNECT_TIMEOUT_S = 60.0
-LINE_LIMIT = 8 << 20
 OUTPUT_KEPT = 2000
+CONTAINER = "session"
 
 
-class NotStarted(Exception):
-    """The sandbox did not come up; the text says what it printed."""
-
-
-class NotIsolated(Exception):
-    """The sandbox can see a network."""
-
-
-class Launched:
-    """A running sandbox and the shim's end of its control connection."""
+class LocalLaunched(ControlLine):
+    """A sandbox below the shim: its first process, and PID 1 inside where the kernel names it."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], control: socket.socket, runner_pid: int | None
     ) -> None:
-        self._process, self._control = process, control
+        super().__init__(control)
+        self._process = process
         self.runner_pid = runner_pid
         self._runner = os.pidfd_open(runner_pid) if runner_pid is not None else None
-        self._stream = control.makefile("rb", buffering=65536)
         self.on_kill: Callable[[], None] = lambda: None
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     @property
     def tree_pid(self) -> int:
         """Return the process below which all of the sandbox lives."""
         return self.runner_pid or self._process.pid
 
-    def tell(self, message: dict[str, Any]) -> None:
-        """Send one line down; a runner that is gone shows up as a closed connection instead."""
-        with contextlib.suppress(OSError):
-            self._control.sendall(json.dumps(message).encode() + b"\n")
-
-    def hear(self) -> dict[str, Any] | None:
-        """Return the next message of the runner; {} for a line that is none, None at the end."""
-        try:
-            line = self._stream.readline(LINE_LIMIT)
-        except (OSError, ValueError):
-            return None
-        if not line:
-            return None
-        if len(line) == LINE_LIMIT and not line.endswith(b"\n"):
-            return None  # no runner of ours writes such a line
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            return {}
-        return value if isinstance(value, dict) else {}
+    def facts(self) -> dict[str, Any]:
+        return {
+            "sandbox_pid": self._process.pid,
+            "runner_pid": self.runner_pid,
+            "runner_start_time": start_time(self.tree_pid),
+        }
 
     def strike(self) -> None:
         """Send the runner its end without waiting for it; callable from any thread."""
@@ -83,8 +59,8 @@ class Launched:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(runner, signal.SIGKILL)
 
-    def kill(self) -> int:
-        """Kill everything inside, wait until it is gone, return the exit code.
+    def kill(self, hurry: threading.Event) -> End:
+        """Kill everything inside and wait until it is gone, whatever the hurry.
 
         The runner is PID 1 of its namespace: the kernel reports it dead only after all its
         processes are.
@@ -99,10 +75,12 @@ class Launched:
         code = self._process.wait()
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
-        return code
+        return End(code)
 
 
-def launch(config: Config, inputs: Inputs, staging: Staging, cgroups: Cgroups) -> Launched:
+def launch(
+    config: Config, site: LocalSite, inputs: Inputs, staging: BoxStaging, cgroups: Cgroups
+) -> LocalLaunched:
     """Start the sandbox; return once its runner has connected. Must run in the main thread:
     the sandbox dies with the thread that started it.
     """
@@ -111,7 +89,7 @@ def launch(config: Config, inputs: Inputs, staging: Staging, cgroups: Cgroups) -
         os.unlink(socket_path)
     listener = listen_unix(socket_path, backlog=1)
     os.chmod(socket_path, 0o666)  # noqa: S103  (the agent may have another uid)
-    argv, cwd = _command(config, inputs, staging)
+    argv = _command(config, site, inputs, staging)
     try:
         process = subprocess.Popen(
             cgroups.enter_argv(argv),
@@ -119,7 +97,7 @@ def launch(config: Config, inputs: Inputs, staging: Staging, cgroups: Cgroups) -
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-            cwd=cwd,
+            cwd=config.dir,
             start_new_session=True,
         )
         output = _Output(process)
@@ -133,15 +111,17 @@ def launch(config: Config, inputs: Inputs, staging: Staging, cgroups: Cgroups) -
         # Never accepted twice: the address is gone before any agent code runs.
         listener.close()
         os.unlink(socket_path)
-    return _launched(config, process, control)
+    return _launched(config, site.runtime, process, control)
 
 
-def _launched(config: Config, process: subprocess.Popen[bytes], control: socket.socket) -> Launched:
-    is_ours = config.runtime.name != "gvisor"
-    launched = Launched(process, control, _peer_pid(control) if is_ours else None)
-    if config.runtime.name == "gvisor":
-        launched.on_kill = lambda: _delete_container(config)
-    if config.runtime.name == "none":
+def _launched(
+    config: Config, runtime: Runtime, process: subprocess.Popen[bytes], control: socket.socket
+) -> LocalLaunched:
+    is_ours = runtime.name != "gvisor"
+    launched = LocalLaunched(process, control, _peer_pid(control) if is_ours else None)
+    if runtime.name == "gvisor":
+        launched.on_kill = lambda: _delete_container(config, runtime)
+    if runtime.name == "none":
         launched.on_kill = lambda: _kill_groups(config)
     return launched
 
@@ -191,44 +171,35 @@ def _peer_pid(control: socket.socket) -> int:
     return int(struct.unpack("3i", data)[0])
 
 
-def _command(config: Config, inputs: Inputs, staging: Staging) -> tuple[list[str], str]:
-    runtime = config.runtime
+def _command(config: Config, site: LocalSite, inputs: Inputs, staging: BoxStaging) -> list[str]:
+    runtime = site.runtime
     if runtime.name == "none":
-        return _bare_command(config, staging), config.dir
+        return _bare_command(config, site, staging)
     box = Box(
         argv=(
             *(runtime.python, "-I", "-S", "-B", PYZ_AT, "runner", "--as-pid-1"),
             *("--control", f"{RUN_AT}/control.sock", "--relay", f"{RUN_AT}/relay.sock"),
         ),
-        binds=(*staging.binds(), Bind(config.pyz, PYZ_AT)),
+        binds=(*staging.binds(), Bind(site.pyz, PYZ_AT)),
         workdir=inputs.workdir,
         is_pid_1=True,
     )
     if runtime.name == "bubblewrap":
-        return bubblewrap_argv(runtime, box), config.dir
-    return _bundle_command(config, runtime, box), config.dir
-
-
-def _bundle_command(config: Config, runtime: Runtime, box: Box) -> list[str]:
+        return bubblewrap_argv(runtime, box)
     bundle = os.path.join(config.dir, "bundle")
     gvisor_bundle(runtime, box, bundle)
-    return [*_runsc(config), "run", f"--bundle={bundle}", _container(config)]
+    return [*_runsc(config, runtime), "run", f"--bundle={bundle}", CONTAINER]
 
 
-def _runsc(config: Config) -> list[str]:
+def _runsc(config: Config, runtime: Runtime) -> list[str]:
     state = os.path.join(config.dir, "runsc")
-    return [config.runtime.program, f"--root={state}", *config.runtime.flags]
+    return [runtime.program, f"--root={state}", *runtime.flags]
 
 
-def _container(config: Config) -> str:
-    return "session"
-
-
-def _delete_container(config: Config) -> None:
-    name = _container(config)
-    for words in (["kill", "--all", name, "KILL"], ["delete", "--force", name]):
+def _delete_container(config: Config, runtime: Runtime) -> None:
+    for words in (["kill", "--all", CONTAINER, "KILL"], ["delete", "--force", CONTAINER]):
         subprocess.run(
-            [*_runsc(config), *words],
+            [*_runsc(config, runtime), *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -237,9 +208,9 @@ def _delete_container(config: Config) -> None:
         )
 
 
-def _bare_command(config: Config, staging: Staging) -> list[str]:
+def _bare_command(config: Config, site: LocalSite, staging: BoxStaging) -> list[str]:
     return [
-        *(config.runtime.python, "-I", "-S", "-B", config.pyz, "runner"),
+        *(site.runtime.python, "-I", "-S", "-B", site.pyz, "runner"),
         *("--control", os.path.join(staging.run, "control.sock")),
         *("--relay", os.path.join(staging.run, "relay.sock")),
         *("--marker", config.dir),
@@ -260,7 +231,7 @@ def _kill_groups(config: Config) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def assert_isolated(launched: Launched, hello: dict[str, Any]) -> dict[str, Any]:
+def assert_isolated(launched: LocalLaunched, hello: dict[str, Any]) -> dict[str, Any]:
     """Return what was checked; raise NotIsolated unless the sandbox's network has only `lo`."""
     claimed = hello.get("interfaces")
     if claimed != ["lo"]:

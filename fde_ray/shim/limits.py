@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from .inputs import CgroupSite, Limits
 from .trees import extent
@@ -97,6 +98,10 @@ class Cgroups:
         script = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 97; shift; done; shift; exec "$@"'
         return ["/bin/sh", "-c", script, "sh", *files, "--", *argv]
 
+    @property
+    def exist(self) -> bool:
+        return bool(self._dirs)
+
     def oom_kills(self) -> int:
         """Return how often the kernel killed a process of ours for memory."""
         file = "memory.events" if self._version == 2 else "memory.oom_control"
@@ -158,29 +163,53 @@ def _write(path: str, value: str) -> None:
         file.write(value)
 
 
+class Meter(Protocol):
+    """Counts what the agent's side uses. has_walls: others hold its memory and processes."""
+
+    has_walls: bool
+
+    def usage(self) -> Usage | None:
+        """Return None when the shim cannot see it."""
+        ...
+
+
+class TreeMeter:
+    """Of the processes below one, by control groups where there are some."""
+
+    def __init__(self, pid: int, cgroups: Cgroups) -> None:
+        self._pid, self._cgroups = pid, cgroups
+        self.has_walls = cgroups.exist
+
+    def usage(self) -> Usage | None:
+        return self._cgroups.usage() or usage_below(self._pid)
+
+
+class BlindMeter:
+    """Of a container beside ours."""
+
+    has_walls = True
+
+    def usage(self) -> Usage | None:
+        return None
+
+
 class Watchdog(threading.Thread):
     """Once a second: ends a session whose memory, processes or disk are used up."""
 
     def __init__(
-        self,
-        pid: int,
-        cgroups: Cgroups,
-        limits: Limits,
-        root: str,
-        on_breach: Callable[[str], None],
+        self, meter: Meter, limits: Limits, root: str, on_breach: Callable[[str], None]
     ) -> None:
         super().__init__(name="watchdog", daemon=True)
-        self._pid, self._cgroups, self._limits, self._root = pid, cgroups, limits, root
+        self._meter, self._limits, self._root = meter, limits, root
         self._on_breach = on_breach
         self._done = threading.Event()
-        self.usage = Usage(0.0, 0, 0)
+        self.usage: Usage | None = None
 
     def run(self) -> None:
         next_disk = 0.0
         while not self._done.wait(1.0):
-            counted = self._cgroups.usage()
-            self.usage = counted or usage_below(self._pid)
-            problem = "" if counted else self._process_problem()
+            self.usage = self._meter.usage()
+            problem = "" if self._meter.has_walls else self._process_problem()
             began = time.monotonic()
             if not problem and began >= next_disk:
                 problem = self._disk_problem()
@@ -191,10 +220,13 @@ class Watchdog(threading.Thread):
                 return
 
     def _process_problem(self) -> str:
-        if self.usage.rss_bytes > self._limits.memory_bytes * NEAR:
-            return f"memory: {self.usage.rss_bytes} bytes in use"
-        if self.usage.processes > self._limits.processes:
-            return f"processes: {self.usage.processes} alive"
+        usage = self.usage
+        if usage is None:
+            return ""
+        if usage.rss_bytes > self._limits.memory_bytes * NEAR:
+            return f"memory: {usage.rss_bytes} bytes in use"
+        if usage.processes > self._limits.processes:
+            return f"processes: {usage.processes} alive"
         return ""
 
     def _disk_problem(self) -> str:

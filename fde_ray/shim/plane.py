@@ -135,6 +135,16 @@ class Plane:
             token = self._reopen(token)
         raise AssertionError("unreachable")
 
+    def answers(self, timeout: float = 5.0) -> bool:
+        """Return whether the plane can be reached, whatever it says."""
+        try:
+            with self.exchange("GET", "/v1/inputs", timeout=timeout):
+                return True
+        except Refused:
+            return True
+        except Unreachable:
+            return False
+
     def call(
         self, method: str, path: str, body: dict[str, Any] | None = None, timeout: float = 60.0
     ) -> dict[str, Any]:

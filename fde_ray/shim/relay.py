@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
+import socket
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
-from socketserver import ThreadingMixIn, UnixStreamServer
+from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, TypeVar
 
 from .plane import FIRST_DELAY_S, LAST_DELAY_S, Plane, next_delay
 from .routes import EVALUATE, Route, error_body, error_event, route_of
-from .sockets import listen_unix
 from .wire import Exchange, Refused, Unreachable
 
 CHAT_LIMIT = 32 << 20
@@ -59,13 +58,15 @@ class Calls:
             return sorted(self._held)[:CONNECTIONS]
 
 
-class Relay(ThreadingMixIn, UnixStreamServer):
+class Relay(ThreadingMixIn, TCPServer):
+    """Serves a socket that listens already, UNIX or TCP."""
+
     daemon_threads = True
     block_on_close = False
 
     def __init__(
         self,
-        path: str,
+        listener: socket.socket,
         plane: Plane,
         over: threading.Event,
         *,
@@ -77,10 +78,16 @@ class Relay(ThreadingMixIn, UnixStreamServer):
         self.evaluate, self.evaluate_limit = evaluate, evaluate_limit
         self.calls = Calls()
         self._slots = threading.BoundedSemaphore(CONNECTIONS)
-        UnixStreamServer.__init__(self, path, _Handler, bind_and_activate=False)
+        super().__init__(("", 0), _Handler, bind_and_activate=False)
         self.socket.close()
-        self.socket = listen_unix(path)
-        os.chmod(path, 0o666)  # noqa: S103  (the agent may have another uid)
+        self.socket = listener
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        request, caller = self.socket.accept()
+        if request.family != socket.AF_UNIX:
+            # Head and body of a reply go out apart: the second must not wait for the first.
+            request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return request, caller
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self._slots.acquire()

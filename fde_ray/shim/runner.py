@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -22,26 +21,43 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from .agents import AGENTS
-from .boxes import BIN_AT
+from .boxes import BIN_AT, ENV_AT, base_env
+from .pipes import DirectRelay, PipedRelay, start_thread
 from .sockets import connect_unix
-from .trees import extent
+from .walls import Walls, oom_kills, set_limits
 
 LINE_LIMIT = 4 << 20
 STDERR_TAIL = 4000
-NEAR = 0.9
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+CONNECT_S = 60.0
+_PR_SET_DUMPABLE = 4
+
+
+class Relay(Protocol):
+    @property
+    def url(self) -> str: ...
+
+    def serve(self) -> None: ...
+
+
+class Surroundings(NamedTuple):
+    """What differs between a sandbox, a pod, and no sandbox at all."""
+
+    env: Mapping[str, str]
+    """From which the agent's is made."""
+    as_pid_1: bool = False
+    is_pod: bool = False
+    marker: str = ""
 
 
 class Control:
     """The one connection to the shim."""
 
-    def __init__(self, path: str) -> None:
-        self._sock = connect_unix(path, None)
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
         self._stream = self._sock.makefile("rb")
         self._lock = threading.Lock()  # keeps lines of several threads whole
 
@@ -56,40 +72,6 @@ class Control:
         except OSError:
             return None
         return json.loads(line) if line else None
-
-
-class Relay:
-    """Pipes bytes between 127.0.0.1 and the shim's UNIX socket."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-
-    def serve(self) -> None:
-        while True:
-            try:
-                inner, _ = self._listener.accept()
-                outer = connect_unix(self._path, None)
-            except OSError:
-                time.sleep(0.05)
-                continue
-            for source, target in ((inner, outer), (outer, inner)):
-                try:
-                    _thread("pipe", partial(_pipe, source, target))
-                except RuntimeError:  # no more threads: the agent has used them up
-                    inner.close()
-                    outer.close()
-                    break
-
-
-def _pipe(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-    with contextlib.suppress(OSError):
-        target.shutdown(socket.SHUT_WR)
-    # The other direction ends by itself: both peers see the shutdown.
 
 
 class AgentProcess:
@@ -107,7 +89,7 @@ class AgentProcess:
         self._tail: deque[bytes] = deque(maxlen=8)
         self.ended = threading.Event()
         self.exit_code: int | None = None
-        self._stderr_done = _thread("stderr", self._read_stderr)
+        self._stderr_done = start_thread("stderr", self._read_stderr)
 
     def send(self, message: dict[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -146,9 +128,8 @@ class AgentProcess:
 
 
 class Runner:
-    def __init__(self, control: Control, relay: Relay, *, as_pid_1: bool, marker: str) -> None:
-        self._control, self._relay = control, relay
-        self._as_pid_1, self._marker = as_pid_1, marker
+    def __init__(self, control: Control, relay: Relay, around: Surroundings) -> None:
+        self._control, self._relay, self._around = control, relay, around
         self._agent: AgentProcess | None = None
         self._has_exit = threading.Event()
         # Held while a child is started, so that the reaper cannot take it before it has an owner.
@@ -170,23 +151,27 @@ class Runner:
                 self._agent.send(message)
 
     def _start(self, message: dict[str, Any]) -> None:
-        if self._as_pid_1:
-            set_limits(int(message["processes"]), int(message["disk_bytes"]))
-        _thread("relay", self._relay.serve)
+        around = self._around
+        if around.as_pid_1:
+            # In a pod the kernel would count all processes of this uid on the node.
+            processes = None if around.is_pod else int(message["processes"])
+            set_limits(int(message["disk_bytes"]), processes)
+        start_thread("relay", self._relay.serve)
         agent = AGENTS[message["agent"]]
         argv = [sys.executable, "-I", "-S", "-B", os.path.abspath(sys.argv[0]), *agent.argv]
         paths = message.get("paths") or {}
         workdir = str(paths.get(message["workdir"], message["workdir"]))
         with self._starting:
             self._agent = AgentProcess(argv, self._environment(message, workdir), workdir)
-        _thread("reaper", self._reap)
-        _thread("agent", self._watch_agent)
-        if self._as_pid_1:
-            _thread("limits", lambda: self._watch_limits(message))
+        start_thread("reaper", self._reap)
+        start_thread("agent", self._watch_agent)
+        if around.as_pid_1:
+            walls = Walls(message, counts_processes=around.is_pod)
+            start_thread("limits", lambda: self._watch_limits(walls))
         self._agent.send(message)
 
     def _environment(self, message: dict[str, Any], workdir: str) -> dict[str, str]:
-        env = dict(os.environ)
+        env = dict(self._around.env)
         env |= {
             "OPENAI_BASE_URL": self._relay.url + "/v1",
             "OPENAI_API_KEY": "unused",
@@ -194,11 +179,12 @@ class Runner:
             "FDE_SHIM": os.path.abspath(sys.argv[0]),
             "PWD": workdir,
         }
-        own_commands = (message.get("paths") or {}).get(BIN_AT)
-        if own_commands:
+        # A pod's image has the commands always; elsewhere a session that may use them brings them.
+        in_image = BIN_AT if self._around.is_pod and message.get("evaluate") else None
+        if own_commands := (message.get("paths") or {}).get(BIN_AT, in_image):
             env["PATH"] = f"{own_commands}:{env.get('PATH', '')}"
-        if self._marker:
-            env["FDE_SESSION"] = self._marker
+        if self._around.marker:
+            env["FDE_SESSION"] = self._around.marker
         return env
 
     def _watch_agent(self) -> None:
@@ -208,7 +194,11 @@ class Runner:
         # Its stdout is closed; a child may still hold the process itself.
         agent.ended.wait()
         if not self._has_exit.is_set():
-            self._exit("agent_error", agent.error_text(), agent.exit_code)
+            kills = oom_kills() if self._around.is_pod else 0
+            if kills:
+                self._exit("agent_resource", f"memory: the kernel killed {kills} processes")
+            else:
+                self._exit("agent_error", agent.error_text(), agent.exit_code)
 
     def _pass_claim(self, claim: dict[str, Any]) -> None:
         if claim["type"] == "exit":
@@ -233,71 +223,81 @@ class Runner:
             if pid == agent.pid:
                 agent.finish(status)
 
-    def _watch_limits(self, message: dict[str, Any]) -> None:
-        next_disk = 0.0
+    def _watch_limits(self, walls: Walls) -> None:
         while True:
             time.sleep(1.0)
-            memory = memory_bytes()
-            if memory > NEAR * message["memory_bytes"]:
-                self._exit("agent_resource", f"memory: {memory} bytes in use")
-                return
-            began = time.monotonic()
-            if began < next_disk:
-                continue
-            used = extent(str(message["watched"]))
-            next_disk = began + max(0.9, 20 * (time.monotonic() - began))
-            if used.disk_bytes > NEAR * message["disk_bytes"]:
-                self._exit("agent_resource", f"disk: {used.disk_bytes} bytes in use")
+            if problem := walls.breach():
+                self._exit("agent_resource", problem)
                 return
 
 
-def memory_bytes() -> int:
-    """Return the resident memory of all processes we can see."""
-    total = 0
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with (
-                contextlib.suppress(OSError, IndexError, ValueError),
-                open(f"/proc/{name}/statm", "rb") as file,
-            ):
-                total += int(file.read().split()[1]) * _PAGE
-    return total
+def pod_env() -> dict[str, str]:
+    """Return an environment made from nothing: a container's own names the cluster's addresses."""
+    env = base_env()
+    if not os.path.isdir(ENV_AT):
+        del env["VIRTUAL_ENV"]
+    env["PATH"] = ":".join(p for p in env["PATH"].split(":") if p != BIN_AT)
+    return env
 
 
-def set_limits(processes: int, disk_bytes: int) -> None:
-    """Lower the limits that children inherit; one that cannot be set is left to the watchdogs."""
-    for what, value in (
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NPROC, processes),
-        (resource.RLIMIT_FSIZE, disk_bytes),
-    ):
-        with contextlib.suppress(ValueError, OSError):
-            _, hard = resource.getrlimit(what)
-            limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.setrlimit(what, (limit, limit))
+def hide_from_children() -> None:
+    """Keep programs of our own uid from our memory and descriptors: no ptrace, no /proc/1/fd."""
+    import ctypes  # noqa: PLC0415  (slow to import, needed in pods only)
+
+    if ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
+        raise OSError("PR_SET_DUMPABLE is refused")
 
 
-def _thread(name: str, target: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=target, name=name, daemon=True)
-    thread.start()
-    return thread
+def connect_tcp(address: str, within_s: float = CONNECT_S) -> socket.socket:
+    """Connect as soon as the shim listens."""
+    host, _, port = address.rpartition(":")
+    end = time.monotonic() + within_s
+    while True:
+        try:
+            control = socket.create_connection((host, int(port)), timeout=5.0)
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+        else:
+            control.settimeout(None)
+            control.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return control
+
+
+def _in_pod(options: Mapping[str, str]) -> Runner:
+    hide_from_children()
+    # A handler, not SIG_IGN: the agent's programs must not inherit it. The shim decides the end.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    control = Control(connect_tcp(options["--control"]))
+    around = Surroundings(pod_env(), as_pid_1=True, is_pod=True)
+    return Runner(control, DirectRelay(options["--relay"]), around)
+
+
+def _on_one_machine(options: Mapping[str, str], *, as_pid_1: bool) -> Runner:
+    marker = options.get("--marker", "")
+    if marker:
+        os.environ["FDE_SESSION"] = marker
+    control = Control(connect_unix(options["--control"], None))
+    around = Surroundings(dict(os.environ), as_pid_1=as_pid_1, marker=marker)
+    return Runner(control, PipedRelay(options["--relay"]), around)
 
 
 def main(argv: list[str]) -> int:
-    """`[--as-pid-1] --control SOCKET --relay SOCKET [--marker TEXT]`."""
-    as_pid_1 = "--as-pid-1" in argv
-    words = [word for word in argv if word != "--as-pid-1"]
+    """`[--as-pid-1] --control SOCKET --relay SOCKET [--marker TEXT]`, or in a pod
+    `--pod --control HOST:PORT --relay URL`.
+    """
+    flags = {"--as-pid-1", "--pod"}
+    words = [word for word in argv if word not in flags]
     options = dict(zip(words[::2], words[1::2], strict=True))
-    marker = options.get("--marker", "")
+    is_pod = "--pod" in argv
+    as_pid_1 = is_pod or "--as-pid-1" in argv
     if as_pid_1 and os.getpid() != 1:
         print("the runner is not PID 1", file=sys.stderr)
         return 5
     # Without a handler the kernel drops these for PID 1; elsewhere the shim decides the end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if marker:
-        os.environ["FDE_SESSION"] = marker
-    control = Control(options["--control"])
-    relay = Relay(options["--relay"])
-    Runner(control, relay, as_pid_1=as_pid_1, marker=marker).run()
+    runner = _in_pod(options) if is_pod else _on_one_machine(options, as_pid_1=as_pid_1)
+    runner.run()
     # As PID 1 this ends every process of the namespace.
     os._exit(0)

@@ -1,7 +1,8 @@
 """The shim: one session from its inputs to its final commit.
 
-`Shim.run` is the whole story. Threads beside the main one: heartbeat, relay, reader of the control
-connection, watchdog, snapshots; they leave word in the mailbox, and only the main one decides.
+`Shim.run` is the whole story; where the agent lives is its host's affair (`hosts`). Threads beside
+the main one: heartbeat, relay, reader of the control connection, watchdog, snapshots, watch over
+the isolation; they leave word in the mailbox, and only the main one decides.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import time
 from typing import Any
 
 from .agents import AGENTS
+from .beating import Heart
 from .claims import TEXT_LIMIT, clean_channel, clean_entries, clean_text, exit_of
 from .clock import SolveClock
+from .hosts import End, Host, Launched, NotIsolated, NotStarted
 from .inputs import Config, Inputs, read_inputs
-from .journal import Journal, start_time
-from .launching import Launched, NotIsolated, NotStarted, assert_isolated, launch
-from .limits import Cgroups, Watchdog, group_name
+from .journal import Journal
+from .limits import Watchdog
 from .mailbox import Letter, Mailbox
 from .places import localised
 from .plane import GivenUp, Plane, insist
@@ -26,12 +28,10 @@ from .relay import Relay
 from .snapshots import Snapshots
 from .staging import Deliverables, Staging
 from .unpacking import BadArchive
-from .wire import Refused, Unreachable
+from .wire import Refused
 
 POLL_S = 10
 FOLDER_CHECK_S = 2.0
-LAST_TRIES_S = 5.0
-"""How long a plane is still waited for when its outages are over the pause cap."""
 
 
 class Failed(Exception):
@@ -43,8 +43,8 @@ class Failed(Exception):
 
 
 class Shim:
-    def __init__(self, config: Config, journal: Journal, plane: Plane) -> None:
-        self._config, self._journal, self._plane = config, journal, plane
+    def __init__(self, config: Config, journal: Journal, plane: Plane, host: Host) -> None:
+        self._config, self._journal, self._plane, self._host = config, journal, plane, host
         self._mail = Mailbox()
         self._closing = threading.Event()
         self._give_up = threading.Event()
@@ -56,24 +56,27 @@ class Shim:
         _thread("folder", self._watch_folder)
         inputs = self._take_inputs()
         staging = self._prepare(inputs)
-        cgroups = Cgroups(self._config.cgroup, group_name(os.getpid()), inputs.limits)
+        self._host.open(inputs)
         try:
-            relay = self._open_relay(inputs, staging)
-            launched = self._launch(inputs, staging, cgroups)
+            relay = self._open_relay(inputs)
+            launched = self._launch(inputs)
             self._mail.on_stop = launched.strike
             snapshots = Snapshots(
                 self._plane, self._journal, inputs, staging.collected, self._give_up
             )
             try:
-                self._solve(inputs, staging, cgroups, launched, relay, snapshots)
+                self._solve(inputs, staging, launched, relay, snapshots)
+            except BaseException:
+                self._give_up.set()  # nothing will be collected
+                raise
             finally:
-                code = launched.kill()
-                self._journal.event("sandbox_dead", exit_code=code)
+                end = launched.kill(self._give_up)
+                self._journal.event("sandbox_dead", **end._asdict())
             if not self._abandoned:
-                self._collect(inputs, snapshots)
+                self._collect(inputs, snapshots, end)
         finally:
             self._closing.set()
-            cgroups.remove()
+            self._host.close()
         self._phase("stopped" if self._abandoned else "ended")
 
     def abandon(self) -> None:
@@ -97,7 +100,7 @@ class Shim:
         return inputs
 
     def _prepare(self, inputs: Inputs) -> Staging:
-        staging = Staging(self._config.dir, inputs, self._config.runtime.python)
+        staging = self._host.staging(inputs)
         for is_last in (False, False, True):
             try:
                 self._insist(lambda: staging.prepare(self._plane))
@@ -108,12 +111,9 @@ class Shim:
         self._phase("prepared")
         return staging
 
-    def _open_relay(self, inputs: Inputs, staging: Staging) -> Relay:
-        path = os.path.join(staging.run, "relay.sock")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+    def _open_relay(self, inputs: Inputs) -> Relay:
         relay = Relay(
-            path,
+            self._host.relay_listener(),
             self._plane,
             self._mail.over,
             evaluate=inputs.evaluate,
@@ -123,18 +123,27 @@ class Shim:
         _thread("relay", lambda: relay.serve_forever(poll_interval=0.5))
         return relay
 
-    def _launch(self, inputs: Inputs, staging: Staging, cgroups: Cgroups) -> Launched:
+    def _launch(self, inputs: Inputs) -> Launched:
         try:
-            launched = launch(self._config, inputs, staging, cgroups)
+            launched = self._host.launch(inputs, self._mail.over)
         except (NotStarted, OSError) as error:
             raise Failed("sandbox_start", str(error)) from error
-        self._phase(
-            "sandboxed",
-            sandbox_pid=launched.pid,
-            runner_pid=launched.runner_pid,
-            runner_start_time=start_time(launched.tree_pid),
-        )
+        self._phase("sandboxed", **launched.facts())
         return launched
+
+    def _check_isolation(self, launched: Launched) -> dict[str, Any]:
+        hello = launched.hear()
+        if hello is None:
+            raise Failed("sandbox_start", "the runner ended before its first word")
+        try:
+            facts = self._host.check_isolation(hello, self._mail.over)
+        except NotStarted as error:
+            raise Failed("sandbox_start", str(error)) from error
+        except NotIsolated as error:
+            raise Failed("isolation_lost", str(error)) from error
+        if facts:
+            self._journal.event("isolated", **facts)
+        return facts
 
     def _insist(self, action: Any) -> Any:
         return insist(action, self._mail.over, self._config.give_up_s)
@@ -145,46 +154,49 @@ class Shim:
         self,
         inputs: Inputs,
         staging: Staging,
-        cgroups: Cgroups,
         launched: Launched,
         relay: Relay,
         snapshots: Snapshots,
     ) -> None:
-        hello = launched.hear()
-        if hello is None:
-            raise Failed("sandbox_start", "the runner ended before its first word")
-        if self._config.runtime.name != "none":
-            try:
-                facts = assert_isolated(launched, hello)
-            except NotIsolated as error:
-                raise Failed("isolation_lost", str(error)) from error
-            self._journal.event("isolated", **facts)
+        facts = self._check_isolation(launched)
         agent = AGENTS[inputs.scaffold]
         deliverables = Deliverables(staging.collected, agent.state_dirs, inputs.exclude)
         watchdog = Watchdog(
-            launched.tree_pid,
-            cgroups,
+            self._host.meter(),
             inputs.limits,
             staging.collected,
             lambda detail: self._mail.stop("agent_resource", detail=detail),
         )
-        self._insist(lambda: self._plane.call("POST", "/v1/started", {}))
-        clock = SolveClock(inputs.limits.time_s, inputs.limits.pause_cap_s, time.monotonic())
+        said = {"gate": facts["gate"]} if "gate" in facts else {}
+        self._insist(lambda: self._plane.call("POST", "/v1/started", said))
+        heart = Heart(
+            self._plane,
+            self._mail,
+            SolveClock(inputs.limits.time_s, inputs.limits.pause_cap_s, time.monotonic()),
+            calls=relay.calls,
+            usage=lambda: watchdog.usage,
+            give_up=self._give_up,
+            every_s=inputs.heartbeat_s,
+        )
         self._phase("solving")
-        launched.tell(self._start_message(inputs, staging))
         _thread("control", lambda: self._read_control(launched))
-        _thread("heartbeat", lambda: self._beat(inputs, clock, relay, watchdog))
+        _thread("heartbeat", lambda: heart.run(self._closing))
         _thread("snapshots", lambda: snapshots.run(self._mail.over, inputs.snapshot_s))
+        _thread("isolation", lambda: self._host.keep_watch(self._mail.over, self._lost))
         watchdog.start()
+        # Last: once the agent is at work, the pod may have no room for another thread.
+        launched.tell(self._start_message(inputs))
         try:
-            self._converse(launched, deliverables, cgroups)
+            self._converse(launched, deliverables)
         finally:
             self._mail.stop("finished")
             watchdog.close()
 
-    def _start_message(self, inputs: Inputs, staging: Staging) -> dict[str, Any]:
-        is_bare = self._config.runtime.name == "none"
-        paths = staging.paths() if is_bare else {}
+    def _lost(self, detail: str) -> None:
+        self._mail.stop("isolation_lost", detail=detail)
+
+    def _start_message(self, inputs: Inputs) -> dict[str, Any]:
+        paths = self._host.paths()
         return {
             "type": "start",
             "agent": inputs.scaffold,
@@ -196,13 +208,14 @@ class Shim:
             "has_questions": inputs.has_questions,
             "workdir": inputs.workdir,
             "watched": inputs.collect,
+            "evaluate": inputs.evaluate,
             "paths": paths,
             "memory_bytes": inputs.limits.memory_bytes,
             "disk_bytes": inputs.limits.disk_bytes,
             "processes": inputs.limits.processes,
         }
 
-    def _converse(self, launched: Launched, deliverables: Deliverables, cgroups: Cgroups) -> None:
+    def _converse(self, launched: Launched, deliverables: Deliverables) -> None:
         """Pass turns on and replies back until somebody ends it."""
         while True:
             letter = self._mail.next()
@@ -221,10 +234,19 @@ class Shim:
                     }
                 )
                 continue
-            ended = exit_of(letter, cgroups.oom_kills())
-            if ended is not None:
-                self._report_exit(ended)
+            self._end(letter)
             return
+
+    def _end(self, letter: Letter) -> None:
+        """Tell the plane of an end that it does not know of."""
+        if letter.fields.get("reason") == "isolation_lost":
+            raise Failed("isolation_lost", str(letter.fields["detail"]))
+        # Whoever ends a pod ends both its containers, and the agent's may be the faster one.
+        if letter.kind == "closed" and self._give_up.wait(self._host.end_delay_s):
+            return
+        ended = exit_of(letter, self._host.oom_kills())
+        if ended is not None:
+            self._report_exit(ended)
 
     def _turn(self, claim: dict[str, Any], deliverables: Deliverables) -> dict[str, Any] | None:
         """Return the plane's reply to one turn; None when a stop came first."""
@@ -279,65 +301,31 @@ class Shim:
                 self.abandon()
                 return
 
-    def _beat(self, inputs: Inputs, clock: SolveClock, relay: Relay, watchdog: Watchdog) -> None:
-        overdue_since: float | None = None
-        capped_since: float | None = None
-        wait = 0.0
-        while not self._closing.wait(wait):
-            usage = watchdog.usage
-            body = {
-                "held": relay.calls.held(),
-                "cpu_s": usage.cpu_s,
-                "rss_bytes": usage.rss_bytes,
-            }
-            now = time.monotonic()
-            try:
-                self._plane.renew_if_due()
-                reply = self._plane.call("POST", "/v1/heartbeat", body, timeout=30.0)
-                clock.heard(
-                    time.monotonic(), float(reply["remaining_s"]), bool(reply.get("paused"))
-                )
-                if reply.get("state") == "stop":
-                    self._mail.stop(str(reply.get("reason") or "finished"))
-            except Refused as error:
-                clock.lost()
-                if error.is_final:
-                    self._mail.stop("superseded", detail=str(error))
-            except (Unreachable, KeyError, TypeError, ValueError):
-                clock.lost()
-            now = time.monotonic()
-            if clock.is_paused_too_long(now):
-                self._mail.stop("pause_cap")
-            if not (clock.is_away and clock.is_paused_too_long(now)):
-                capped_since = None
-            elif now - (capped_since := capped_since or now) > LAST_TRIES_S:
-                self._give_up.set()
-            remaining = clock.remaining(now)
-            if remaining > 0:
-                overdue_since = None
-                wait = min(inputs.heartbeat_s, remaining + 0.05)
-                continue
-            # The plane decides; our own count ends a session only if the plane never does.
-            overdue_since = overdue_since or now
-            if now - overdue_since > 10.0:
-                self._mail.stop("own_time_limit")
-            wait = min(inputs.heartbeat_s, 1.0)
-
     # --- after solving
 
-    def _collect(self, inputs: Inputs, snapshots: Snapshots) -> None:
+    def _collect(self, inputs: Inputs, snapshots: Snapshots, end: End) -> None:
         self._phase("collecting")
+        patience_s = self._config.give_up_s
         try:
             if self._config.role == "solve":
                 self._insist_calmly(lambda: self._plane.open("collect"))
-            over_cap = snapshots.final(self._config.give_up_s)
+            if not end.is_proven:
+                self._collect_unproven(snapshots, patience_s)
+                return
+            over_cap = snapshots.final(patience_s)
             if over_cap:
                 self._report_exit({"kind": "agent_resource", "detail": over_cap, "exit_code": None})
-                snapshots.settle(self._config.give_up_s, over_cap)
+                snapshots.settle(patience_s, over_cap)
         except Refused as error:
             self._journal.event("collection_refused", reason=str(error)[:300])
         except GivenUp as error:
             raise Failed("collection_failed", str(error)) from error
+
+    def _collect_unproven(self, snapshots: Snapshots, patience_s: float) -> None:
+        """What may still be written to is not collected; without a snapshot nothing can count."""
+        if not snapshots.promote(patience_s):
+            reason = "the agent's container could not be shown to be dead, and no snapshot counts"
+            raise Failed("collection_failed", reason)
 
     def _insist_calmly(self, action: Any) -> Any:
         return insist(action, self._give_up, self._config.give_up_s)

@@ -53,15 +53,23 @@ class Snapshots:
                 return f"archive: {error}"
         return ""
 
-    def settle(self, patience_s: float, reason: str) -> None:
-        """Let the last snapshot count; an empty tree when there is none or it is not taken."""
-        if self._last is not None:
+    def promote(self, patience_s: float) -> bool:
+        """Let the last snapshot count; return False when there is none or it is not taken."""
+        with self._lock:
+            if self._last is None:
+                return False
+            self._send_events()
             try:
                 self._commit(self._last | {"final": True}, self._give_up, patience_s)
             except Refused as error:
                 self._journal.event("snapshot_not_final", reason=str(error)[:200])
-            else:
-                return
+                return False
+            return True
+
+    def settle(self, patience_s: float, reason: str) -> None:
+        """Let the last snapshot count, else an empty tree."""
+        if self.promote(patience_s):
+            return
         parts = PartStream(
             lambda seq, data, sha: self._put(EMPTY, self._give_up, patience_s, seq, data, sha)
         )

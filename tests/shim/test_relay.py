@@ -13,7 +13,7 @@ import pytest
 
 from fde_ray.shim.plane import Plane
 from fde_ray.shim.relay import Relay
-from fde_ray.shim.sockets import connect_unix
+from fde_ray.shim.sockets import connect_unix, listen_unix
 from fde_ray.shim.wire import Exchange, Refused
 from tests.sandbox.fake_plane import SECRET, FakePlane, refusal, says
 
@@ -34,8 +34,9 @@ def address(fake: FakePlane, tmp_path: Path, over: threading.Event) -> Iterator[
     plane = Plane(f"unix:{fake.socket}", "run.1", SECRET)
     plane.open("solve")
     path = tmp_path / "relay.sock"
+    listener = listen_unix(str(path))
     relay = Relay(
-        str(path), plane, over, evaluate=True, evaluate_limit=1000, log=lambda *_, **__: None
+        listener, plane, over, evaluate=True, evaluate_limit=1000, log=lambda *_, **__: None
     )
     thread = threading.Thread(target=lambda: relay.serve_forever(poll_interval=0.01))
     thread.start()

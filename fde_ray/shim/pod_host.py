@@ -1,0 +1,126 @@
+"""A session whose agent lives in another container of the same pod.
+
+The shim cannot kill it: it stops saying yes to the kubelet (`health`), hangs up, and takes the
+agent's side for dead when the runner, PID 1 of that container, has closed its connection and the
+kubelet asks no more.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .control import ControlLine
+from .gate import Gate
+from .health import Health
+from .hosts import End, Launched, NotStarted
+from .inputs import Inputs
+from .limits import BlindMeter, Meter
+from .plane import Plane
+from .pod_site import PodSite
+from .pod_staging import PodStaging
+from .staging import Staging
+
+LOOPBACK = "127.0.0.1"
+CONNECT_TIMEOUT_S = 300.0
+"""The agent's container may start long after ours, on a node that is busy."""
+
+
+class PodLaunched(ControlLine):
+    def __init__(
+        self, control: socket.socket, health: Health, *, quiet_s: float, limit_s: float
+    ) -> None:
+        super().__init__(control)
+        self._health, self._quiet_s, self._limit_s = health, quiet_s, limit_s
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def strike(self) -> None:
+        self._health.end()
+        self.hang_up()
+
+    def kill(self, hurry: threading.Event) -> End:
+        self.strike()
+        while True:
+            is_closed = self.is_closed(0.1)
+            is_dead = is_closed and self._health.quiet_s() >= self._quiet_s
+            took = self._health.since_end()
+            if is_dead or hurry.is_set() or took > self._limit_s:
+                return End(None, is_dead, round(took, 3))
+            if is_closed:
+                hurry.wait(0.1)
+
+
+class PodHost:
+    """Fits `hosts.Host`. Health and control are open from the start: both others wait for them."""
+
+    def __init__(self, site: PodSite, plane: Plane) -> None:
+        self._site = site
+        self.end_delay_s = site.quiet_s
+        self._gate = Gate(site.gate, plane.answers)
+        self._probed = socket.create_server(("", site.health_port), backlog=64)
+        self._health = Health(self._probed, site.health_path)
+        self._health.start()
+        self._control = socket.create_server((LOOPBACK, site.control_port), backlog=1)
+
+    def staging(self, inputs: Inputs) -> Staging:
+        return PodStaging(self._site.mounts, inputs)
+
+    def open(self, inputs: Inputs) -> None:
+        """Volumes, memory and processes are the pod's."""
+
+    def close(self) -> None:
+        self._health.end()
+
+    def shut(self) -> None:
+        """Give the ports back, for a process that goes on."""
+        self._health.close()
+        self._probed.close()
+        self._control.close()
+
+    def relay_listener(self) -> socket.socket:
+        return socket.create_server((LOOPBACK, self._site.relay_port), backlog=64)
+
+    def launch(self, inputs: Inputs, over: threading.Event) -> Launched:
+        """Take the one connection; nobody is listened to after it."""
+        try:
+            control = self._accept(over)
+        finally:
+            self._control.close()
+        site = self._site
+        return PodLaunched(control, self._health, quiet_s=site.quiet_s, limit_s=site.death_limit_s)
+
+    def _accept(self, over: threading.Event) -> socket.socket:
+        end = time.monotonic() + CONNECT_TIMEOUT_S
+        self._control.settimeout(0.2)
+        while time.monotonic() < end and not over.is_set():
+            try:
+                control, _ = self._control.accept()
+            except TimeoutError:
+                continue
+            control.settimeout(None)
+            control.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return control
+        raise NotStarted("the runner of the agent's container did not connect")
+
+    def check_isolation(self, hello: dict[str, Any], over: threading.Event) -> dict[str, Any]:
+        if hello.get("pid") != 1:
+            # Its death must be that of all its container.
+            raise NotStarted(f"the runner is process {str(hello.get('pid'))[:20]}, not 1")
+        return {"checked_by": "gate", "gate": self._gate.open(over.wait)}
+
+    def keep_watch(self, over: threading.Event, on_loss: Callable[[str], None]) -> None:
+        self._gate.watch(over.wait, on_loss)
+
+    def meter(self) -> Meter:
+        return BlindMeter()
+
+    def paths(self) -> dict[str, str]:
+        return {}
+
+    def oom_kills(self) -> int:
+        return 0
