@@ -8,12 +8,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from fde_ray.model.base import digest, sha256_hex
 from fde_ray.model.errors import UserError, shortened
+from fde_ray.sandbox.packing import image_files
 
 from .building import Say
 from .layout import SOURCES, Layout, image
@@ -24,15 +25,17 @@ SUITE = "bookworm"
 PACKAGES = ("bash", "ca-certificates", "iproute2", "netcat-openbsd", "procps", "python3", "wget")
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _RECIPES = SOURCES / "images"
+_OF_RUNS = SOURCES.parents[1] / "sandbox_images"
 
 
 class Image(NamedTuple):
-    """name: of its folder in `images/`, which holds the Containerfile. files: what that copies."""
+    """name: of its folder in `recipes`, which holds the Containerfile. files: what that copies."""
 
     name: str
-    files: tuple[Path, ...] = ()
+    files: Mapping[str, bytes] = {}
     needs: tuple[str, ...] = ()
     """Images that it starts from."""
+    recipes: Path = _RECIPES
 
 
 def make_images(layout: Layout, say: Say, names: Sequence[str] = ()) -> None:
@@ -58,15 +61,16 @@ def _table(layout: Layout) -> tuple[Image, ...]:
     if not folder.is_dir():
         raise UserError("the pause program is not built yet: run `make lab-build`")
     return (
-        Image("pause", (folder / "pause",)),
+        Image("pause", {"pause": (folder / "pause").read_bytes()}),
         Image("base"),
         Image("runner", needs=("base",)),
+        Image("run", image_files(), needs=("base",), recipes=_OF_RUNS),
     )
 
 
 def _key(each: Image, keys: dict[str, str]) -> str:
-    recipe = (_RECIPES / each.name / "Containerfile").read_text()
-    inputs = {path.name: sha256_hex(path.read_bytes()) for path in each.files}
+    recipe = (each.recipes / each.name / "Containerfile").read_text()
+    inputs = {name: sha256_hex(data) for name, data in each.files.items()}
     packages = [SUITE, *PACKAGES] if each.name == "base" else []
     return digest([recipe, inputs, packages, [keys[name] for name in each.needs]])[:20]
 
@@ -82,9 +86,10 @@ def _make(layout: Layout, each: Image, key: str) -> None:
     archive = layout.images / f"{each.name}.tar"
     with tempfile.TemporaryDirectory(dir=layout.cache, prefix=".image-") as scratch:
         context = Path(scratch) / "context"
-        shutil.copytree(_RECIPES / each.name, context)
-        for path in each.files:
-            shutil.copy(path, context)
+        shutil.copytree(each.recipes / each.name, context)
+        for name, data in each.files.items():
+            (context / name).write_bytes(data)
+            (context / name).chmod(0o755)
         if each.name == "base":
             _bootstrap(context / "root.tar")
         for needed in each.needs:
