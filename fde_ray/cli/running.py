@@ -43,7 +43,7 @@ async def carried_out(
 
     if html is not None:
         place_for(html)
-    async with system(profile, unsafe=unsafe, writing=True) as runtime:
+    async with system(profile, unsafe=unsafe, writing=True, driving=True) as runtime:
         await runtime.sandbox.probe()
         # Before anything is stored: the other process would begin to carry it out.
         await _refuse_if_held(runtime)
@@ -59,7 +59,7 @@ async def resumed(profile: Profile, name: str, *, unsafe: bool, go_on: str) -> O
 
     from .setting import system
 
-    async with system(profile, unsafe=unsafe, writing=True) as runtime:
+    async with system(profile, unsafe=unsafe, writing=True, driving=True) as runtime:
         controller = Controller(runtime)
         await controller.status(name)
         await runtime.sandbox.probe()

@@ -160,14 +160,15 @@ def in_source(
 
 @asynccontextmanager
 async def system(
-    profile: Profile, *, unsafe: bool = False, writing: bool = False
+    profile: Profile, *, unsafe: bool = False, writing: bool = False, driving: bool = False
 ) -> AsyncIterator[Runtime]:
-    """Open what a command works with. writing: whether it may write to the object store."""
+    """Open what a command works with. writing: whether it may write to the object store. driving:
+    whether it starts sessions or looks at them."""
     from fde_ray.engine.runtime import opened_runtime
 
     from .logfile import logged_to
 
-    async with opened_runtime(profile, unsafe=unsafe, writing=writing) as runtime:
+    async with opened_runtime(profile, unsafe=unsafe, writing=writing, driving=driving) as runtime:
         with logged_to(runtime.home.root / "fde-ray.log"):
             yield runtime
 

@@ -101,7 +101,7 @@ async def _rebuilt(profile: Profile, dry_run: bool) -> Rebuilt:
         if done % TOLD_EVERY == 0 or done == of:
             note(f"{done} of {counted(of, 'run')} looked through")
 
-    async with system(profile, writing=True) as runtime:
+    async with system(profile, writing=True, driving=True) as runtime:
         len(runtime.cases)  # a broken case package is told before anything is stored
         return await Rebuilder(runtime).rebuild(dry_run=dry_run, watch=watch)
 

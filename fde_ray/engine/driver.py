@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from fde_ray.model.errors import SandboxError, StoreError, Superseded
 from fde_ray.model.states import Phase
+from fde_ray.sandbox.listing import watch_shards
 from fde_ray.store.runs import Lease, LeaseKeeper, LeaseTimes, RunRow, RunTask, woken
 from fde_ray.store.runs.keeper import SHIPPED
 from fde_ray.store.side_by_side import all_done
@@ -122,6 +123,7 @@ class ShardDriver:
         self._holdings[lease.epoch.number] = holding
         self._keeper.keep(lease)
         self._regrade_at = 0.0
+        await self._look_at_shards()
         await Reconciler(self._runtime, lease.epoch).after_restore(holding.shards)
         for task in await self._store.live_runs(holding.shards):
             self._launch(holding, task, takes_over=True)
@@ -139,6 +141,15 @@ class ShardDriver:
             if holding.given:
                 await ended(holding.tasks_of(holding.given))
                 await self._release(holding)
+        await self._look_at_shards()
+
+    async def _look_at_shards(self) -> None:
+        """Let the sandbox know whose sessions matter here; one that cannot tell of them yet is
+        asked for each."""
+        try:
+            await watch_shards(self._runtime.sandbox, self.shards)
+        except SandboxError as error:
+            log.warning("sandboxes_not_seen", extra={"reason": error.detail})
 
     async def _release(self, holding: Holding) -> None:
         rest = [shard for shard in holding.lease.shards if shard not in holding.given]

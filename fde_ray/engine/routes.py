@@ -14,7 +14,7 @@ from fde_ray.grading.passthrough import passthrough_route
 from fde_ray.grading.scoring import ScoringCase
 from fde_ray.grading.workspace import Unpacked, unpack_parts
 from fde_ray.model.errors import EvaluatorFault, RunFailure, SandboxError, StoreError
-from fde_ray.model.failures import FailureKind
+from fde_ray.model.failures import FAILURES, FailureKind
 from fde_ray.model.grading import Evaluation, Route
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.session import Commit, SessionInputs, SessionLimits
@@ -26,7 +26,7 @@ from fde_ray.store.runs import AttemptRow, Epoch, woken
 from .patience import wait_before_start
 from .patrol import Patrol
 from .runtime import Runtime
-from .sessions import FORGOTTEN_S, SessionHost
+from .sessions import FORGOTTEN_S, Loss, SessionHost
 
 log = logging.getLogger(__name__)
 
@@ -211,9 +211,7 @@ class RouteRunner:
         """Return the folder that the extractor left; RunFailure when its session has no vote."""
         if session.state == "open":
             try:
-                handle = await self._sessions.start(
-                    session.subject, "extract", extraction_limits(graded.plan)
-                )
+                handle = await self._sessions.start(session.inputs)
                 await self._store.record_handle(session.subject, handle)
             except SandboxError as error:
                 raise RunFailure(FailureKind.GRADER_SANDBOX, error.detail) from error
@@ -221,12 +219,19 @@ class RouteRunner:
         if ended.solve_end is SolveEnd.TIME_LIMIT:
             raise RunFailure(FailureKind.EXTRACTOR_TIMEOUT, "")
         if ended.solve_end is not SolveEnd.SUBMITTED:
+            await self._refuse_loss(ended)
             said = "" if ended.exit is None else f": {ended.exit.detail}"
             raise RunFailure(FailureKind.EXTRACTOR_ERROR, f"{ended.solve_end}{said}")
         output = graded.folder / f"output-{ended.route}.{ended.number}"
         assert ended.commit is not None
         await unpack_parts(self.parts(ended.subject, ended.commit), output, OUTPUT_CAPS)
         return output
+
+    async def _refuse_loss(self, ended: AttemptRow) -> None:
+        """Raise RunFailure when it was no end of the extractor's own."""
+        cause = await self._sessions.cause(ended)
+        if cause is not None and FAILURES[cause.kind].retried:
+            raise RunFailure(*cause)
 
     async def _committed(self, session: AttemptRow) -> AttemptRow:
         subject = session.subject
@@ -245,7 +250,7 @@ class RouteRunner:
                 await woken(news, FORGOTTEN_S)
                 doubt = suspicion.taken()
                 if doubt and (loss := await self._sessions.loss(now, doubt)):
-                    raise RunFailure(*loss)
+                    raise RunFailure(*_of_extractor(loss))
 
     async def _close(
         self, session: AttemptRow, kind: FailureKind | None, detail: str | None
@@ -255,6 +260,13 @@ class RouteRunner:
 
     def _is_last(self, session: AttemptRow) -> bool:
         return session.number >= self._runtime.profile.attempts
+
+
+def _of_extractor(loss: Loss) -> Loss:
+    """Return the loss as one of an extractor: what it used up is its own error."""
+    if loss.kind is FailureKind.AGENT_RESOURCE:
+        return Loss(FailureKind.EXTRACTOR_ERROR, loss.detail)
+    return loss
 
 
 _FINAL = (FailureKind.EXTRACTOR_TIMEOUT, FailureKind.EXTRACTOR_ERROR, FailureKind.EXTRACTOR_OUTPUT)

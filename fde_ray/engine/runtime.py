@@ -31,7 +31,6 @@ from fde_ray.model.errors import UserError
 from fde_ray.model.profile import Profile
 from fde_ray.protocol.packs import PromptPack, builtin_pack, load_pack
 from fde_ray.sandbox.interface import Sandbox
-from fde_ray.sandbox.local import LocalSandbox
 from fde_ray.store.objects import ObjectStore
 from fde_ray.store.objects.opening import opened_objects
 from fde_ray.store.runs import RunStore, StoreLocation
@@ -39,6 +38,7 @@ from fde_ray.store.runs import RunStore, StoreLocation
 from .evaluations import Evaluations
 from .home import Home, home_of
 from .material import Material
+from .sandboxes import opened_sandbox
 
 BUILTIN = "builtin"
 
@@ -111,12 +111,14 @@ async def opened_runtime(
     cases: Mapping[str, Case] | None = None,
     chat: Chat | None = None,
     writing: bool = True,
+    driving: bool = True,
     metrics: CallMetrics | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open stores and clients of this machine's state folder; close them at the end.
 
     None: sandbox and cases of the profile; chat = the endpoints of the profile. writing: whether a
-    bucket must show first that it can be written. metrics: what counts the calls.
+    bucket must show first that it can be written. driving: whether sessions are started or looked
+    at. metrics: what counts the calls.
     """
     clock = clock or SystemClock()
     environ = os.environ if environ is None else environ
@@ -137,7 +139,12 @@ async def opened_runtime(
         limits = Limits(profile.endpoints, clock, store)
         calls = MeteredChat(chat, ledger, prices, clock, budgets=budgets, limits=limits)
         stack.push_async_callback(calls.aclose)
-        sandbox = sandbox or LocalSandbox(home.sandboxes, profile.sandbox, unsafe=unsafe)
+        if sandbox is None:
+            sandbox = await stack.enter_async_context(
+                opened_sandbox(
+                    profile.sandbox, home, clock, environ, unsafe=unsafe, driving=driving
+                )
+            )
         keys = load_keys(profile.tokens, home.root, environ)
         signer = TokenSigner(keys, clock, lifetime_s=profile.tokens.lifetime)
         scorer = Scorer(sandbox)

@@ -235,7 +235,7 @@ async def opened_process(profile: Profile, serving: Serving) -> AsyncIterator[Pl
         raise UserError("name the ingest's address in the profile (planes.ingest): shims need it")
     calls_models = serving.kind.calls_models
     chat, metrics = (None, CallMetrics()) if calls_models else (NoModels(), None)
-    async with opened_runtime(profile, chat=chat, metrics=metrics) as runtime:
+    async with opened_runtime(profile, chat=chat, metrics=metrics, driving=False) as runtime:
         yield PlaneProcess(runtime, serving, metrics)
 
 

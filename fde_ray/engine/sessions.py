@@ -6,11 +6,13 @@ talks to a plane, and the plane writes rows.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from fde_ray.model.failures import FailureKind
-from fde_ray.model.session import SessionLimits
+from fde_ray.model.session import SessionInputs
 from fde_ray.model.states import SolveEnd
+from fde_ray.sandbox.listing import agent_end
+from fde_ray.sandbox.places import mount_points
 from fde_ray.sandbox.records import Handle, SessionStart, handle_from
 from fde_ray.store.runs import AttemptRow, Epoch
 
@@ -41,23 +43,23 @@ class SessionHost:
         self._profile = runtime.profile
         self._chronicle = Chronicle(runtime.store, runtime.objects, runtime.tenant)
 
-    async def start(
-        self, subject: str, role: Literal["solve", "extract"], limits: SessionLimits
-    ) -> dict[str, Any]:
+    async def start(self, inputs: SessionInputs) -> dict[str, Any]:
         """Start the session, or find the one that lives; SandboxError when it cannot start.
 
         Returns its handle, for the caller to keep in the session's row.
         """
-        plane = plane_address(self._profile, self._home, role)
+        subject = inputs.subject
+        plane = plane_address(self._profile, self._home, inputs.role)
         facts = await self._sandbox.probe()
         await self._chronicle.started(subject, self._clock.now(), facts)
         handle = await self._sandbox.start(
             SessionStart(
                 subject=subject,
-                role=role,
+                role=inputs.role,
                 plane_socket=plane,
                 secret=self._signer.bootstrap_secret(subject),
-                limits=limits,
+                limits=inputs.limits,
+                mounts=mount_points(inputs),
             )
         )
         return handle.jsonable()
@@ -77,6 +79,19 @@ class SessionHost:
         if outcome is not None and outcome.failure is not None:
             return Loss(outcome.failure, outcome.detail)
         return Loss(FailureKind.SHIM_LOST, "the shim ended without a commit")
+
+    async def cause(self, attempt: AttemptRow) -> Loss | None:
+        """Return why an agent ended that its shim saw end; None = nobody knows better.
+
+        A memory that is used up is the agent's own end, what befell its node is our loss.
+        """
+        handle = self._handle(attempt)
+        if handle is None or attempt.solve_end is not SolveEnd.AGENT_ERROR:
+            return None
+        end = await agent_end(self._sandbox, handle)
+        if end is None or end.failure in (None, FailureKind.AGENT_ERROR):
+            return None
+        return Loss(end.failure, end.detail)
 
     async def _silence(self, subject: str, doubt: Doubt) -> Loss | None:
         row = await self._store.session(subject)

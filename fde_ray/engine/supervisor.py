@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from fde_ray.model.dialogue import DialogueEvent
 from fde_ray.model.errors import FdeRayError, RunFailure, SandboxError, StoreError, Superseded
-from fde_ray.model.failures import FailureKind, known_kind
+from fde_ray.model.failures import FAILURES, POD_LOSSES, FailureKind, known_kind
 from fde_ray.model.ids import RunId, attempt_id
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.profile import Profile
-from fde_ray.model.session import Mount, SessionInputs, SessionLimits
+from fde_ray.model.session import AgentExit, Mount, SessionInputs, SessionLimits
 from fde_ray.model.states import Phase, SolveEnd
 from fde_ray.store.runs import AttemptRole, AttemptRow, Epoch, RunRow, RunTask, woken
 
@@ -141,8 +141,11 @@ class Supervisor:
 
     async def _provision(self, run: RunRow, plan: RunPlan) -> RunRow:
         subject = attempt_id(RunId(run.run_id), run.attempt)
+        keys = await self._runtime.material.keys(plan.case_id)
         try:
-            handle = await self._sessions.start(subject, "solve", session_limits(plan))
+            handle = await self._sessions.start(
+                solving_inputs(plan, subject, keys, self._runtime.profile)
+            )
         except SandboxError as error:
             attempt = await self._store.session(subject)
             await self._runtime.clock.sleep(wait_before_start(attempt.number))
@@ -225,6 +228,12 @@ class Supervisor:
         return run
 
     async def _collected(self, run: RunRow, attempt: AttemptRow) -> RunRow:
+        if (cause := await self._sessions.cause(attempt)) is not None:
+            if not FAILURES[cause.kind].graded:
+                return await self._lost(run, attempt, cause)
+            end = SolveEnd(cause.kind.value)
+            await self._store.correct_end(attempt.subject, self._epoch, end, cause.detail)
+            attempt = attempt._replace(solve_end=end)
         end = attempt.solve_end or SolveEnd.AGENT_ERROR
         await self._store.finish_solving(run.run_id, self._epoch, run.phase, attempt.subject, end)
         await self._sessions.clear(attempt)
@@ -245,9 +254,17 @@ class Supervisor:
         await self._marks.left(run.run_id)
 
     async def _lose(self, run: RunRow, attempt: AttemptRow, loss: Loss) -> RunRow:
-        """Close the attempt as lost; queue the run again while the policy allows."""
+        """Close the attempt as lost, unless the end is the agent's own: that is graded."""
+        if loss.kind is FailureKind.AGENT_RESOURCE:
+            notice = AgentExit(kind="agent_resource", detail=loss.detail)
+            await self._store.record_exit(attempt.subject, notice)
+            return await self._collected(run, await self._store.session(attempt.subject))
         if attempt.solve_end is SolveEnd.AGENT_RESOURCE and loss.kind in _LEAVES_A_SNAPSHOT:
             return await self._collected(run, attempt)
+        return await self._lost(run, attempt, loss)
+
+    async def _lost(self, run: RunRow, attempt: AttemptRow, loss: Loss) -> RunRow:
+        """Close the attempt as lost; queue the run again while the policy allows."""
         isolation = loss.kind is FailureKind.ISOLATION_LOST
         end = SolveEnd.ISOLATION_LOST if isolation else SolveEnd.INFRA_LOST
         await self._sessions.close(attempt, solve_end=end, kind=loss.kind, detail=loss.detail)
@@ -289,7 +306,7 @@ class Supervisor:
 _ROLES: tuple[AttemptRole, ...] = ("solve", "extract")
 _SOLVING = (Phase.QUEUED, Phase.PROVISIONING, Phase.SOLVING, Phase.COLLECTING)
 _WATCHED = (Phase.SOLVING, Phase.COLLECTING)
-_LEAVES_A_SNAPSHOT = (FailureKind.SHIM_LOST, FailureKind.COLLECTION_FAILED)
+_LEAVES_A_SNAPSHOT = POD_LOSSES | {FailureKind.SHIM_LOST, FailureKind.COLLECTION_FAILED}
 """Losses after which an agent that used up its resources is graded from its last snapshot."""
 
 

@@ -1,11 +1,13 @@
-"""Extra abilities of a sandbox: to name its sessions, and to tell how far they are."""
+"""Extra abilities of a sandbox: to name its sessions, to tell how far they are and how their agents
+ended, to look at a part of them, and to clear away what is nobody's."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol, runtime_checkable
 
 from .interface import Sandbox
-from .records import Handle
+from .records import Handle, Outcome
 
 
 @runtime_checkable
@@ -23,6 +25,45 @@ class Telling(Protocol):
         None = one is open, or its agent is not at work (any more), or nobody knows.
         """
         ...
+
+
+@runtime_checkable
+class Discerning(Protocol):
+    async def agent_end(self, handle: Handle) -> Outcome | None:
+        """Return how an agent ended whose shim could not tell why; None = nobody knows better."""
+        ...
+
+
+@runtime_checkable
+class Sharded(Protocol):
+    async def watch_shards(self, shards: Collection[int]) -> None:
+        """Look at the sessions of these shards, and no others, from here on; SandboxError when
+        it is not known yet how they are."""
+        ...
+
+
+@runtime_checkable
+class Sweeping(Protocol):
+    async def sweep(
+        self, kept: Callable[[], Awaitable[Collection[str]]], least_age_s: float
+    ) -> list[str]:
+        """Delete sessions that are none of `kept` and older than this; return their subjects."""
+        ...
+
+
+async def agent_end(sandbox: Sandbox, handle: Handle) -> Outcome | None:
+    return await sandbox.agent_end(handle) if isinstance(sandbox, Discerning) else None
+
+
+async def watch_shards(sandbox: Sandbox, shards: Collection[int]) -> None:
+    if isinstance(sandbox, Sharded):
+        await sandbox.watch_shards(shards)
+
+
+async def sweep(
+    sandbox: Sandbox, kept: Callable[[], Awaitable[Collection[str]]], least_age_s: float
+) -> list[str]:
+    return await sandbox.sweep(kept, least_age_s) if isinstance(sandbox, Sweeping) else []
 
 
 async def turns_of(sandbox: Sandbox, handle: Handle) -> int | None:

@@ -51,6 +51,9 @@ class MemberHandle(Protocol):
 
 
 class Member(ABC):
+    drives = True
+    """Whether it starts sessions or looks at them."""
+
     def __init__(self, config: FleetConfig, name: str) -> None:
         self.config, self.name = config, name
         self._lag = LoopLag()
@@ -90,7 +93,9 @@ class Member(ABC):
     async def _tried(self) -> None:
         config = self.config
         try:
-            async with opened_runtime(config.profile, unsafe=config.unsafe) as runtime:
+            async with opened_runtime(
+                config.profile, unsafe=config.unsafe, driving=self.drives
+            ) as runtime:
                 self._state = "working"
                 log.info("member_at_work", extra={"member": self.name, "pid": os.getpid()})
                 await self.work(runtime)

@@ -42,6 +42,8 @@ class _Flight:
 
 
 class PoolMember(Member):
+    drives = False
+
     def __init__(self, config: FleetConfig, kind: PoolKind, index: int) -> None:
         super().__init__(config, pool_name(kind, index))
         self._is_judge = kind == "judge"

@@ -15,7 +15,6 @@ from fde_ray.model.clock import Clock
 from fde_ray.model.errors import SandboxError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.kubernetes import KubernetesProfile
-from fde_ray.sandbox.interface import Sandbox
 from fde_ray.sandbox.records import (
     Completed,
     Handle,
@@ -33,6 +32,7 @@ from .faults import ApiFault
 from .names import shard_of
 from .pods import Surroundings, run_pod
 from .removing import Remover, Target, target
+from .scoring import NoScorer, Scorer
 from .starting import Starter
 from .views import PodView, shim_words
 from .watching import PodWatch
@@ -44,7 +44,7 @@ AGENT_END_PATIENCE_S = 5.0
 
 
 class KubernetesSandbox:
-    """scorer: where `run_once` runs; None = it refuses."""
+    """scorer: where `run_once` runs."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class KubernetesSandbox:
         around: Surroundings,
         clock: Clock,
         version: str,
-        scorer: Sandbox | None = None,
+        scorer: Scorer,
     ) -> None:
         self._client, self.watch, self._profile = client, watch, profile
         self._around, self._clock, self._scorer = around, clock, scorer
@@ -141,11 +141,6 @@ class KubernetesSandbox:
         await self._remover.removed(_target(_ours(handle)))
 
     async def run_once(self, once: Once) -> Completed:
-        if self._scorer is None:
-            raise SandboxError(
-                "evaluators do not run in pods yet: set sandbox.kubernetes.scoring to local, which "
-                "runs them in a sandbox of the machine that drives"
-            )
         return await self._scorer.run_once(once)
 
     async def sessions(self) -> list[Handle]:
@@ -157,23 +152,21 @@ class KubernetesSandbox:
         await self.watch.watch_shards(frozenset(shards))
 
     async def sweep(
-        self, is_kept: Callable[[str], Awaitable[bool]], least_age_s: float
+        self, kept: Callable[[], Awaitable[Collection[str]]], least_age_s: float
     ) -> list[str]:
         """Delete pods of sessions that nobody keeps; return their subjects.
 
         least_age_s: younger ones are left, for their rows may be under way.
         """
-        swept = []
-        for view in self.watch.cache:
-            age_s = 0.0 if view.created_at is None else self._clock.now() - view.created_at
-            if age_s < least_age_s or view.deleting_at is not None:
-                continue
-            if await is_kept(view.subject):
-                continue
-            await self._remover.removed(target(view))
+        born_until = self._clock.now() - least_age_s
+        old = [view for view in self.watch.cache if (view.created_at or born_until) <= born_until]
+        # Asked after the pods were: whatever got a row meanwhile is not among them.
+        subjects = frozenset(await kept()) if old else frozenset[str]()
+        swept = [view for view in old if view.subject not in subjects]
+        for view in swept:
             log.warning("orphan_swept", extra={"pod": view.name, "subject": view.subject})
-            swept.append(view.subject)
-        return swept
+            await self._remover.removed(target(view))
+        return [view.subject for view in swept]
 
     def _is_over(self, handle: PodHandle, now: float) -> bool:
         view = self._known(handle)
@@ -219,17 +212,17 @@ async def opened_kubernetes(
     environ: Mapping[str, str],
     clock: Clock,
     *,
-    scorer: Sandbox | None = None,
+    scorer: Scorer | None = None,
     rng: random.Random | None = None,
 ) -> AsyncIterator[KubernetesSandbox]:
     """Open the cluster of the profile and watch its run pods inside the block.
 
-    scorer: used when the profile says `scoring: local`. UserError when the cluster is of no use.
+    scorer: None = evaluators are refused. UserError when the cluster is of no use.
     """
     async with KubeClient.opened(profile, environ, clock, rng=rng) as client:
         version = await client.version()
         around = Surroundings(await _forbidden(client), await _owner_uid(client, profile.namespace))
-        chosen = scorer if profile.scoring == "local" else None
+        chosen = NoScorer() if scorer is None else scorer
         async with PodWatch.opened(client, profile.namespace, clock) as watch:
             yield KubernetesSandbox(client, watch, profile, around, clock, version, chosen)
 

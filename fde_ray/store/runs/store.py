@@ -20,6 +20,7 @@ from .database import Database
 from .dialects import Dialect
 from .dialects.sqlite import PATIENCE_S, SqliteDialect
 from .dialogues import Dialogues
+from .endings import Endings
 from .generations import Generations
 from .grades import Grades
 from .grouping import GroupCommit
@@ -58,6 +59,7 @@ class RunStore(
     Rebuilding,
     Grades,
     Sessions,
+    Endings,
     Dialogues,
     Pauses,
     Heard,

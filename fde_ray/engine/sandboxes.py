@@ -1,0 +1,49 @@
+"""Opens the sandbox that a profile names: on this machine, or pods of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from fde_ray.model.clock import Clock
+from fde_ray.model.errors import UserError
+from fde_ray.model.profile import SandboxProfile
+from fde_ray.sandbox.interface import Sandbox
+from fde_ray.sandbox.local import LocalSandbox
+
+from .home import Home
+
+
+@asynccontextmanager
+async def opened_sandbox(
+    profile: SandboxProfile,
+    home: Home,
+    clock: Clock,
+    environ: Mapping[str, str],
+    *,
+    unsafe: bool,
+    driving: bool,
+) -> AsyncIterator[Sandbox]:
+    """Open it, close it at the end. driving: whether sessions are started or looked at here;
+    others reach no cluster."""
+    if profile.runtime != "kubernetes" or profile.kubernetes is None:
+        yield LocalSandbox(home.sandboxes, profile, unsafe=unsafe)
+        return
+    if unsafe:
+        raise UserError("--unsafe-no-sandbox and a sandbox of pods exclude each other")
+    from fde_ray.sandbox.kubernetes.scoring import ScoringOnly, scorer_of
+
+    scorer = scorer_of(profile.kubernetes, LocalSandbox(home.sandboxes, _here(profile)))
+    if not driving:
+        yield ScoringOnly(scorer)
+        return
+    # The library of the cluster's client takes two seconds to load.
+    from fde_ray.sandbox.kubernetes.backend import opened_kubernetes
+
+    async with opened_kubernetes(profile.kubernetes, environ, clock, scorer=scorer) as pods:
+        yield pods
+
+
+def _here(profile: SandboxProfile) -> SandboxProfile:
+    """Return the profile of programs that run on this machine although sessions do not."""
+    return profile.evolve(runtime="auto", kubernetes=None)
