@@ -1,7 +1,8 @@
-"""`fde-ray case …`: list, show and check case packages."""
+"""`fde-ray case …`: list, show, check and push case packages."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +12,11 @@ from .setting import JsonOption, ProfileOption
 
 if TYPE_CHECKING:
     from fde_ray.cases.admission import RuleResult
+    from fde_ray.model.profile import Profile
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List, show and check case packages.",
+    help="List, show, check and push case packages.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -146,6 +148,81 @@ def check(
     if failed:
         note(f"case {found.case_id} fails {', '.join(failed)}")
         raise typer.Exit(1)
+
+
+@app.command()
+def push(
+    case: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[CASE]...", help="Case ids; none = all.", show_default=False),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be stored, and store nothing.")
+    ] = False,
+    profile: ProfileOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Store the archives of cases: visible, extract and sealed, each below a prefix of its own.
+
+    Sweeps do this by themselves; a cluster whose processes may not write these prefixes needs it.
+    What is there already is left alone: a key is the hash of its content.
+
+    Examples:
+
+      fde-ray case push --profile cluster.yaml
+
+      fde-ray case push 017 042 --dry-run
+    """
+    from .output import emit_json, note, table
+    from .setting import profile_from, wait_for
+
+    chosen = profile_from(profile)
+    rows = wait_for(_pushed(chosen, case or (), dry_run=dry_run), go_on="fde-ray case push")
+    if json_:
+        emit_json(rows)
+        return
+    table(list(rows[0]), [[str(value) for value in row.values()] for row in rows])
+    stored = sum(row["was"] == "stored" for row in rows)
+    note("nothing was stored: a dry run" if dry_run else f"{stored} of {len(rows)} archives stored")
+
+
+async def _pushed(profile: Profile, names: Sequence[str], *, dry_run: bool) -> list[dict[str, Any]]:
+    import asyncio
+    import os
+
+    from fde_ray.engine.home import home_of
+    from fde_ray.engine.material import packed_case
+    from fde_ray.engine.runtime import cases_of
+    from fde_ray.model.errors import UserError
+    from fde_ray.store.objects.opening import opened_objects
+
+    from .progress import ProgressLine
+
+    cases = cases_of(profile)
+    chosen = [cases[name] for name in names] or list(cases.values())
+    if not chosen:
+        raise UserError("no case package there; `cases:` of the profile names the folder")
+    folder = home_of(profile, os.environ).objects
+    rows = []
+    async with opened_objects(profile.objects, folder, os.environ, probed=not dry_run) as objects:
+        with ProgressLine() as line:
+            for done, found in enumerate(chosen, start=1):
+                for packed in await asyncio.to_thread(packed_case, found, profile.tenant):
+                    is_new = not await objects.exists(packed.key)
+                    if is_new and not dry_run:
+                        is_new = await objects.create(packed.key, packed.archive.content)
+                    news = "missing" if dry_run else "stored"
+                    rows.append(
+                        {
+                            "case": found.case_id,
+                            "kind": packed.kind,
+                            "bytes": len(packed.archive.content),
+                            "was": news if is_new else "there",
+                            "key": packed.key,
+                        }
+                    )
+                line.tell(f"{done}/{len(chosen)} cases")
+    return rows
 
 
 def _print_rule(result: RuleResult) -> None:

@@ -54,18 +54,30 @@ class Material:
             return self._scoring[case_id]
 
     async def _stored(self, case: Case) -> CaseKeys:
-        visible = await asyncio.to_thread(visible_archive, case)
-        extract = await asyncio.to_thread(extract_archive, case)
-        sealed = await asyncio.to_thread(sealed_archive, case)
-        await self._create(layout.case_key(self._tenant, "sealed", sealed.sha256), sealed)
-        return CaseKeys(
-            await self._create(layout.case_key(self._tenant, "visible", visible.sha256), visible),
-            await self._create(layout.case_key(self._tenant, "extract", extract.sha256), extract),
-        )
+        keys = {}
+        for packed in await asyncio.to_thread(packed_case, case, self._tenant):
+            await self._objects.create(packed.key, packed.archive.content)
+            keys[packed.kind] = packed.key
+        return CaseKeys(visible=keys["visible"], extract=keys["extract"])
 
-    async def _create(self, key: str, archive: Archive) -> str:
-        await self._objects.create(key, archive.content)
-        return key
+
+class PackedArchive(NamedTuple):
+    kind: layout.ArchiveKind
+    key: str
+    archive: Archive
+
+
+def packed_case(case: Case, tenant: str) -> list[PackedArchive]:
+    """Return the three archives of a case with the keys of their content."""
+    archives: dict[layout.ArchiveKind, Archive] = {
+        "sealed": sealed_archive(case),
+        "visible": visible_archive(case),
+        "extract": extract_archive(case),
+    }
+    return [
+        PackedArchive(kind, layout.case_key(tenant, kind, archive.sha256), archive)
+        for kind, archive in archives.items()
+    ]
 
 
 def _staged(case: Case, scratch: Path) -> ScoringCase:
