@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from .setting import JsonOption, ProfileOption
 
 if TYPE_CHECKING:
+    from fde_ray.model.kubernetes import KubernetesProfile
     from fde_ray.model.profile import Profile
 
 
@@ -20,32 +21,60 @@ class Finding(NamedTuple):
     what: str
     ok: bool
     detail: str
+    remedy: str = ""
 
 
-def doctor(profile: ProfileOption = None, json_: JsonOption = False) -> None:
+ClusterOption = Annotated[
+    bool,
+    typer.Option(
+        "--cluster",
+        help="Look at the profile's Kubernetes, too, with pods that are started for it.",
+    ),
+]
+
+
+def doctor(
+    profile: ProfileOption = None, cluster: ClusterOption = False, json_: JsonOption = False
+) -> None:
     """Say what works on this machine, and what to do about the rest.
 
     Looks at Python, the sandbox, the state folder, the run store, the object store (by writing and
     removing an object) and the cases, and whether each model endpoint has its key and can be
     connected to; calls no model.
 
-    Example: fde-ray doctor
+    With --cluster also at the fence of run pods, the rights of this account, and the clocks; three
+    small pods try out for half a minute what a run could reach. No sweep starts where they reach
+    more than their planes.
+
+    Examples:
+
+      fde-ray doctor
+
+      fde-ray doctor --cluster --profile profile.yaml --json
     """
-    from .output import emit_json, safe, say
+    from .output import emit_json
     from .setting import profile_from, wait_for
 
-    found = wait_for(_findings(profile_from(profile)))
+    found = wait_for(_findings(profile_from(profile), cluster))
     if json_:
         emit_json([finding._asdict() for finding in found])
     else:
-        for finding in found:
-            mark = "ok    " if finding.ok else "FAILS "
-            say(f"{mark}{finding.what:<14} {safe(finding.detail)}")
+        _show(found)
     if not all(finding.ok for finding in found):
         raise typer.Exit(1)
 
 
-async def _findings(profile: Profile) -> list[Finding]:
+def _show(found: list[Finding]) -> None:
+    from .output import safe, say
+
+    width = max(14, *(len(finding.what) for finding in found))
+    for finding in found:
+        mark = "ok    " if finding.ok else "FAILS "
+        told = f"{finding.detail}; {finding.remedy}" if finding.remedy else finding.detail
+        say(f"{mark}{finding.what:<{width}} {safe(told)}")
+
+
+async def _findings(profile: Profile, cluster: bool) -> list[Finding]:
     python = ".".join(map(str, sys.version_info[:3]))
     found = [Finding("python", sys.version_info >= (3, 11), python)]
     found.append(_state_folder(profile))
@@ -53,7 +82,8 @@ async def _findings(profile: Profile) -> list[Finding]:
     found.append(await _objects(profile))
     found.append(_cases(profile))
     found.append(await _sandbox(profile))
-    return found + await _endpoints(profile)
+    found += await _endpoints(profile)
+    return found + (await _cluster(profile) if cluster else [])
 
 
 def _state_folder(profile: Profile) -> Finding:
@@ -121,6 +151,10 @@ async def _sandbox(profile: Profile) -> Finding:
     from fde_ray.model.errors import FdeRayError
     from fde_ray.sandbox.local import LocalSandbox
 
+    pods = profile.sandbox.kubernetes
+    if profile.sandbox.runtime == "kubernetes" and pods is not None:
+        told = f"pods of namespace {pods.namespace}; --cluster looks at them"
+        return Finding("sandbox", True, told)
     try:
         home = home_of(profile, os.environ)
         facts = await LocalSandbox(home.sandboxes, profile.sandbox).probe()
@@ -138,3 +172,30 @@ async def _endpoints(profile: Profile) -> list[Finding]:
         else Finding("endpoint", True, f"{endpoint.match} -> {endpoint.base_url or _LITELLM}")
         for endpoint, fault in zip(profile.endpoints, await faults(profile), strict=True)
     ]
+
+
+async def _cluster(profile: Profile) -> list[Finding]:
+    from fde_ray.model.errors import FdeRayError, UserError
+
+    pods = profile.sandbox.kubernetes
+    if pods is None:
+        raise UserError(
+            "the profile names no cluster: give it a `kubernetes:` block below `sandbox:`"
+        )
+    try:
+        return await _in_cluster(profile, pods)
+    except FdeRayError as error:
+        return [Finding("cluster", False, str(error))]
+
+
+async def _in_cluster(profile: Profile, pods: KubernetesProfile) -> list[Finding]:
+    import os
+
+    from fde_ray.model.clock import SystemClock
+    from fde_ray.sandbox.kubernetes.checking import cluster_checks, target_of
+    from fde_ray.sandbox.kubernetes.client import KubeClient
+
+    async with KubeClient.opened(pods, os.environ, SystemClock()) as client:
+        target = target_of(pods, profile.planes, client.addresses)
+        checks = await cluster_checks(client, target)
+    return [Finding(one.what, one.ok, one.detail, one.remedy) for one in checks]

@@ -12,6 +12,7 @@ import typer
 
 from . import (
     case,
+    cluster,
     comparing,
     cost,
     demo,
@@ -57,6 +58,7 @@ app.add_typer(prices.app, name="prices")
 app.add_typer(case.app, name="case")
 app.add_typer(store.app, name="store")
 app.add_typer(serve.app, name="serve")
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(user.app, name="user")
 app.command(name="audit")(user.audit)
 app.add_typer(remote.app, name="remote")

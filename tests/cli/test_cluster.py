@@ -1,0 +1,92 @@
+"""`fde-ray cluster render` prints a fence, and the doctor looks at the cluster of a profile."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.conftest import CommandLine
+
+PLANES = ("--run-plane", "10.0.0.7:8080", "--grade-plane", "10.0.0.7:8081")
+PROFILE = """
+schema: fde_ray.profile/1
+planes: {run: "http://10.0.0.7:8080", ingest: "http://10.0.0.7:8082", grade: "http://10.0.0.7:8081"}
+sandbox:
+  runtime: kubernetes
+  kubernetes: {namespace: my-runs, image: "localhost/run:1", pull: Never, runtime_class: kata}
+"""
+
+
+@pytest.fixture
+def profile(empty_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / "profile.yaml"
+    path.write_text(PROFILE)
+    return path
+
+
+def test_yaml_json_and_files_hold_the_same_objects(
+    empty_home: Path, cli: CommandLine, tmp_path: Path
+) -> None:
+    printed = list(yaml.safe_load_all(cli("cluster", "render", *PLANES).out))
+    assert cli("cluster", "render", *PLANES, "--json").json["items"] == printed
+    ended = cli("cluster", "render", *PLANES, "--out", tmp_path / "fence")
+    files = ended.out.split()
+    assert [yaml.safe_load(Path(name).read_text()) for name in files] == printed
+    assert "kubectl apply --server-side -f" in ended.err
+
+
+def test_profile_says_what_the_command_line_does_not(profile: Path, cli: CommandLine) -> None:
+    text = json.dumps(cli("cluster", "render", "--profile", profile, "--json").json)
+    for word in ("my-runs", "kata", "localhost/run:1", "10.0.0.7/32", "8082"):
+        assert word in text
+    more = ("--namespace", "other", "--runtime-class", "gvisor", "--run-plane", "10.9.9.9:1")
+    text = json.dumps(cli("cluster", "render", "--profile", profile, *more, "--json").json)
+    assert "my-runs" not in text
+    assert "kata" not in text
+    assert '"10.9.9.9/32"' in text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("", "give --run-plane, or planes.run"),
+        ("--run-plane 10.0.0.7:1", "give --grade-plane, or planes.grade"),
+        ("--run-plane plane:80 --grade-plane 10.0.0.7:1", "policies know no names"),
+        ("--run-plane 0.0.0.0/0:80 --grade-plane 10.0.0.7:1", "too wide"),
+        ("--run-plane 10.0.0.7:1 --grade-plane 10.0.0.7:1 --pods 1", "pods: "),
+        ("--run-plane 10.0.0.7:1 --grade-plane 10.0.0.7:1 --pods 9 --grading-pods 9", "none can"),
+        ("--run-plane 10.0.0.7:1 --grade-plane 10.0.0.7:1 --namespace A", "namespace: "),
+        ("--run-plane 10.0.0.7:1 --grade-plane 10.0.0.7:1 --out /proc/x", "/proc/x"),
+    ],
+)
+def test_what_cannot_be_a_fence_is_told_in_one_line(
+    empty_home: Path, cli: CommandLine, words: str, told: str
+) -> None:
+    ended = cli("cluster", "render", *words.split())
+    assert ended.code in (1, 2)
+    assert ended.out == ""
+    assert told in ended.err
+    assert ended.err.count("\n") == 1
+
+
+def test_doctor_needs_a_profile_with_a_cluster(empty_home: Path, cli: CommandLine) -> None:
+    ended = cli("doctor", "--cluster")
+    assert ended.code == 2
+    assert "`kubernetes:` block" in ended.err
+
+
+def test_doctor_without_a_way_to_the_cluster_says_what_to_set(
+    profile: Path, cli: CommandLine
+) -> None:
+    ended = cli("doctor", "--cluster", "--profile", profile, "--json")
+    found = {one["what"]: one for one in ended.json}
+    assert ended.code == 1
+    assert not found["cluster"]["ok"]
+    assert "KUBECONFIG" in found["cluster"]["detail"]
+    assert found["sandbox"]["ok"]
