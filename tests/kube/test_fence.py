@@ -1,0 +1,165 @@
+"""What the fence of a run namespace takes and refuses, as a real API server decides it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fde_ray.sandbox.kubernetes.fence import FenceSettings
+from fde_ray.sandbox.kubernetes.fence.weaknesses import weaknesses
+from tests.kube.fences import (
+    applied,
+    leave_admission_alone,
+    refusal,
+    refusals,
+    settings,
+    until_admission_works,
+)
+from tests.kube.kubectl import Kubectl, until
+from tests.sandbox.kubernetes.weaker_pods import OTHER_ACCOUNT, WEAKER, good_pod, weaker
+
+pytestmark = pytest.mark.kube
+
+
+@pytest.fixture
+def fence(kubectl: Kubectl) -> Iterator[FenceSettings]:
+    with applied(kubectl, settings()) as chosen:
+        until_admission_works(kubectl, weaker(good_pod(chosen.namespace), "hostAliases"))
+        kubectl.run("create", "serviceaccount", OTHER_ACCOUNT, "-n", chosen.namespace)
+        yield chosen
+
+
+def weaker_pods(fence: FenceSettings) -> dict[str, dict[str, Any]]:
+    good = good_pod(fence.namespace)
+    return {name: weaker(good, name) for name in WEAKER}
+
+
+def test_each_weaker_pod_is_refused_by_its_own_rule(kubectl: Kubectl, fence: FenceSettings) -> None:
+    leave_admission_alone(kubectl, fence)
+    rules = {rule.name: rule for rule in weaknesses(fence)}
+    pods = weaker_pods(fence)
+    told = refusals(kubectl, [good_pod(fence.namespace), *pods.values()])
+    wrong = {
+        name: told.get(pod["metadata"]["name"])
+        for name, pod in pods.items()
+        if not told.get(pod["metadata"]["name"], "").endswith(f"request: {rules[name].message}")
+    }
+    assert wrong == {}
+    assert good_pod(fence.namespace)["metadata"]["name"] not in told
+
+
+def test_whole_fence_takes_run_pods_and_nothing_weaker(
+    kubectl: Kubectl, fence: FenceSettings
+) -> None:
+    good = [good_pod(fence.namespace), good_pod(fence.namespace, role="extract", subject="ab12.2")]
+    pods = weaker_pods(fence)
+    told = refusals(kubectl, [*good, *pods.values()])
+    assert set(told) == {pod["metadata"]["name"] for pod in pods.values()}
+
+
+def test_server_has_no_doubt_about_any_rule(kubectl: Kubectl, fence: FenceSettings) -> None:
+    name = f"fde-ray-pods.{fence.namespace}"
+    found = kubectl.get("default", "validatingadmissionpolicy", name)
+    assert found["status"]["observedGeneration"] == found["metadata"]["generation"]
+    assert found["status"]["typeChecking"] == {}
+
+
+def test_pod_that_is_there_keeps_its_labels_size_and_programs(
+    kubectl: Kubectl, fence: FenceSettings
+) -> None:
+    pod = good_pod(fence.namespace)
+    name = pod["metadata"]["name"]
+    kubectl.create(pod)
+    here = ("-n", fence.namespace)
+
+    def patched(subresource: str, spec: object) -> str:
+        patch = json.dumps({"spec": spec})
+        part = ("--subresource", subresource)
+        return kubectl.attempt("patch", "pod", name, *here, *part, "-p", patch).stderr
+
+    for label in ("fde-ray/role=score", "fde-ray/shard=1", "fde-ray/run-", "fde-ray/canary=true"):
+        done = kubectl.attempt("label", "pod", name, *here, "--overwrite", label)
+        assert "request: changed_labels: " in done.stderr, label
+    assert kubectl.attempt("label", "pod", name, *here, "seen=yes").returncode == 0
+    spy = {"name": "spy", "image": "localhost/fde-ray-lab/base:1", "command": ["sleep", "600"]}
+    told = patched("ephemeralcontainers", {"ephemeralContainers": [spy]})
+    assert "PodSecurity" in told or "request: ephemeral_containers: " in told
+    leave_admission_alone(kubectl, fence)
+    told = patched("ephemeralcontainers", {"ephemeralContainers": [spy]})
+    assert "request: ephemeral_containers: " in told
+    size = {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}
+    told = patched("resize", {"containers": [{"name": "agent", "resources": size}]})
+    assert "request: resize: " in told
+
+
+def test_pod_that_wants_to_preempt_is_refused(kubectl: Kubectl, fence: FenceSettings) -> None:
+    pod = good_pod(fence.namespace)
+    pod["spec"]["preemptionPolicy"] = "PreemptLowerPriority"
+    assert "computed Never" in refusal(kubectl, pod)
+
+
+def test_pod_of_no_class_of_ours_has_no_quota(kubectl: Kubectl, fence: FenceSettings) -> None:
+    kubectl.run("delete", "validatingadmissionpolicybinding", f"fde-ray-pods.{fence.namespace}")
+    pod = good_pod(fence.namespace)
+    del pod["spec"]["priorityClassName"]
+    exceeded = "exceeded quota: fde-ray-others"
+    until(lambda: exceeded in refusal(kubectl, pod), 20, "the quota to be what refuses it")
+
+
+def test_pod_beyond_the_limits_of_one_is_refused(kubectl: Kubectl, fence: FenceSettings) -> None:
+    told = refusal(kubectl, good_pod(fence.namespace, cpu=17))
+    assert "maximum cpu usage per Pod is 16" in told
+
+
+def test_fence_may_ask_for_user_namespaces(kubectl: Kubectl) -> None:
+    with applied(kubectl, settings(user_namespaces=True)) as chosen:
+        weak = good_pod(chosen.namespace)
+        until_admission_works(kubectl, weak)
+        assert "request: user_namespace: " in refusal(kubectl, weak)
+        assert refusal(kubectl, good_pod(chosen.namespace, user_namespaces=True)) == ""
+
+
+MAY = [
+    *(f"{verb} pods" for verb in ("create", "get", "list", "watch", "delete")),
+    "get configmaps/fde-ray-owner", "list resourcequotas", "list networkpolicies",
+    "get nodes", "get runtimeclasses.node.k8s.io", "get priorityclasses",
+    "get validatingadmissionpolicies",
+]  # fmt: skip
+MAY_NOT = [
+    "update pods", "patch pods", "deletecollection pods", "create pods/exec", "create pods/attach",
+    "create pods/portforward", "get pods/log", "update pods/ephemeralcontainers", "get secrets",
+    "list secrets", "create secrets", "get configmaps", "create configmaps",
+    "delete configmaps/fde-ray-owner", "create serviceaccounts/token", "impersonate users",
+    "delete networkpolicies", "update resourcequotas", "create rolebindings", "delete namespaces",
+    "delete nodes", "get nodes/proxy", "delete validatingadmissionpolicies",
+]  # fmt: skip
+
+
+def allowed(kubectl: Kubectl, account: str, namespace: str, asked: str) -> bool:
+    verb, resource = asked.split()
+    resource, _, part = resource.partition("/")
+    is_name = part.startswith("fde-ray")
+    words = [f"{resource}/{part}"] if is_name else [resource]
+    if part and not is_name:
+        words.append(f"--subresource={part}")
+    who = f"--as=system:serviceaccount:{account}"
+    done = kubectl.attempt("auth", "can-i", verb, *words, "-n", namespace, who)
+    return done.stdout.strip() == "yes"
+
+
+def test_engine_may_do_what_it_needs_and_no_more(kubectl: Kubectl, fence: FenceSettings) -> None:
+    account = f"{fence.engine_namespace}:{fence.engine_account}"
+    assert [one for one in MAY if not allowed(kubectl, account, fence.namespace, one)] == []
+    assert [one for one in MAY_NOT if allowed(kubectl, account, fence.namespace, one)] == []
+    for namespace in (fence.engine_namespace, "default", "kube-system"):
+        for verb in ("create", "get", "list", "watch", "delete"):
+            assert not allowed(kubectl, account, namespace, f"{verb} pods")
+
+
+def test_account_of_run_pods_may_do_nothing(kubectl: Kubectl, fence: FenceSettings) -> None:
+    account = f"{fence.namespace}:default"
+    everything = [*MAY, *MAY_NOT]
+    assert [one for one in everything if allowed(kubectl, account, fence.namespace, one)] == []
