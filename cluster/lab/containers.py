@@ -6,6 +6,7 @@ container of an earlier one is ever known again, however that one ended.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import time
@@ -50,6 +51,8 @@ class Store:
         self._catalogue = root / "io.containerd.metadata.v1.bolt" / "meta.db"
         self._images_only = root / "images-only.db"
         self._imported = root / "imported"
+        self._only_here = layout.home / "images"
+        """Keys of what this lab alone has: the catalogue of the next one does not know it."""
 
     def reset(self) -> None:
         """Forget every container; containerd must not run. Without a catalogue, forget all."""
@@ -71,11 +74,13 @@ class Store:
         """Return the archives whose present content is not in the store."""
         return [each for each in archives(self._layout) if self._known(each) != each.key]
 
-    def add(self, archive: Archive, say: Say) -> None:
+    def add(self, archive: Archive, say: Say, *, only_here: bool = False) -> None:
+        """Import an image. only_here: the next lab has to import it again."""
         say(f"importing image {archive.name} ...")
         run(self._ctr("images", "import", str(archive.path)), timeout_s=_IMPORT_S, env=self._env)
-        self._imported.mkdir(parents=True, exist_ok=True)
-        (self._imported / archive.name).write_text(archive.key)
+        notes = self._only_here if only_here else self._imported
+        notes.mkdir(parents=True, exist_ok=True)
+        (notes / archive.name).write_text(archive.key)
 
     def keep_catalogue(self) -> None:
         """Remember the images of now; there must be no container yet, and no containerd."""
@@ -84,10 +89,10 @@ class Store:
         new.rename(self._images_only)
 
     def _known(self, archive: Archive) -> str | None:
-        try:
-            return (self._imported / archive.name).read_text()
-        except OSError:
-            return None
+        for notes in (self._only_here, self._imported):
+            with contextlib.suppress(OSError):
+                return (notes / archive.name).read_text()
+        return None
 
     def _ctr(self, *words: str) -> list[str]:
         """The path of the socket has to be absolute."""

@@ -39,14 +39,14 @@ def bring_up(layout: Layout, say: Say) -> None:
 
 
 def unpack_images(layout: Layout, say: Say) -> None:
-    """Import new images while no lab is up, so that the next one need not wait for them."""
+    """Import new images: into the lab that is up, else so that the next one need not wait."""
     _check(layout)
     with locked(layout):
         if not Store(layout, [], {}).missing():
             return
         state = read_state(layout)
-        if state is not None and holder(layout):
-            say("the running lab keeps its images; `lab-down` and `lab-up` bring the new ones")
+        if state is not None and (fence := holder(layout)):
+            Lab(layout, state).take_images(fence, say)
             return
         lab = Lab(layout, _state(layout, say))
         try:
@@ -100,6 +100,12 @@ class Lab:
         self._start(self._daemons["containerd"], fence)
         store.wait()
         self._import_images(store, fence, say)
+
+    def take_images(self, fence: PidRecord, say: Say) -> None:
+        """Import while pods run; those that are there keep the image they began with."""
+        store = Store(self.layout, entering(fence), self.env)
+        for archive in store.missing():
+            store.add(archive, say, only_here=True)
 
     def _start_all(self, needs: str, fence: PidRecord) -> None:
         for daemon in self._daemons.values():

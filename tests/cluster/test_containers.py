@@ -53,3 +53,16 @@ def test_pause_comes_first_and_keys_tell_what_is_new(own: Layout) -> None:
 def test_archive_that_is_still_being_written_does_not_count(own: Layout) -> None:
     (own.images / "base.tar").touch()
     assert archives(own) == []
+
+
+def test_image_of_a_running_lab_is_new_to_the_next_one(own: Layout) -> None:
+    (own.images / "pause.tar").touch()
+    (own.images / "pause.key").write_text("new")
+    (own.container_root / "imported").mkdir()
+    (own.container_root / "imported" / "pause").write_text("old")
+    only_here = own.home / "images"
+    only_here.mkdir(parents=True)
+    (only_here / "pause").write_text("new")
+    assert Store(own, [], {}).missing() == []
+    (only_here / "pause").unlink()
+    assert [archive.name for archive in Store(own, [], {}).missing()] == ["pause"]
