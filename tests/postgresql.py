@@ -44,10 +44,10 @@ class Server(NamedTuple):
         more = "".join(f"&{name}={value}" for name, value in settings.items())
         return f"postgresql://tester@/{database}?host={self.folder}{more}"
 
-    def stop(self) -> None:
-        """Shut down fast: whoever is connected is cut off."""
+    def stop(self, number: signal.Signals = signal.SIGINT) -> None:
+        """Shut down fast: whoever is connected is cut off. SIGQUIT: as in a crash."""
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
+            self.process.send_signal(number)
             self.process.wait(START_S)
 
 

@@ -11,7 +11,7 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -25,6 +25,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fde_ray.gateway.serve import served_on_port
 from fde_ray.gateway.signing import load_signing_key
 from fde_ray.gateway.tokens import TokenSigner
+from fde_ray.metering.shares import NANO_PER_DOLLAR
 from fde_ray.model.clock import SystemClock
 from fde_ray.model.errors import StoreError
 from fde_ray.model.session import SessionLimits
@@ -50,6 +51,9 @@ LIMITS = SessionLimits(
 )
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 COST_NANOUSD = 7 * 1000 + 3 * 2000
+
+
+FIRST_DELAY_S, LAST_DELAY_S = 0.1, 2.0
 
 
 class Provider:
@@ -129,6 +133,10 @@ class Wrong(AssertionError):
     """A shim was told that something is its agent's fault."""
 
 
+class Broke(Wrong):
+    """A shim was told that its run's money is spent."""
+
+
 class Shim:
     """Plays one attempt to its end, with whichever replica answers."""
 
@@ -141,11 +149,16 @@ class Shim:
         self.answered: dict[str, str] = {}
         """call id -> prompt"""
 
-    async def play(self, calls: int) -> int:
-        """Work until a reply ends it; return how many turns there were."""
+    async def opened(self) -> str:
+        """Start the agent's clock; return the token."""
         body = {"subject": self.subject, "secret": self._secret, "nonce": "n", "scope": "solve"}
         self._token = (await self._insisted("POST", "/v1/token", body))["token"]
         await self._insisted("POST", "/v1/started", {})
+        return self._token
+
+    async def play(self, calls: int) -> int:
+        """Work until a reply ends it; return how many turns there were."""
+        await self.opened()
         beats = asyncio.create_task(self._beat(), name="beats")
         try:
             for turn_no in count(1):
@@ -187,6 +200,7 @@ class Shim:
     async def _insisted(
         self, method: str, path: str, body: dict[str, Any] | None, call_id: str = ""
     ) -> Any:
+        delay_s = FIRST_DELAY_S
         while True:
             self._turn += 1
             client = self._fleet.clients[self._turn % len(self._fleet.clients)]
@@ -199,10 +213,12 @@ class Shim:
                     return _said(reply, body)
                 error = reply.json()["error"]
                 if error["fault"] in ("agent", "budget"):
-                    raise Wrong(f"{method} {path}: {error}")
+                    kind = Broke if error["fault"] == "budget" else Wrong
+                    raise kind(f"{method} {path}: {error}")
             except (httpx.HTTPError, EOFError):
                 pass
-            await asyncio.sleep(self._rng.uniform(0.02, 0.1))
+            await asyncio.sleep(self._rng.uniform(0.2, 1.0) * delay_s)
+            delay_s = min(2 * delay_s, LAST_DELAY_S)
 
 
 def _said(reply: httpx.Response, body: dict[str, Any] | None) -> Any:
@@ -229,6 +245,14 @@ class Fleet:
         self.clients = [_client(replica.socket) for replica in replicas]
         self.least_turns = 1
         self.may_end = asyncio.Event()
+
+    async def leave(self) -> None:
+        """Ask all replicas to end, and wait until they have."""
+        for replica in self.replicas:
+            replica.kill(signal.SIGTERM)
+        async with asyncio.timeout(60):
+            while any(r.socket.exists() or r.admin.exists() for r in self.replicas):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
     async def driven(self) -> None:
         """Answer every turn once; one beyond `least_turns` ends the run as soon as it may end."""
@@ -258,9 +282,19 @@ def _client(socket: Path) -> httpx.AsyncClient:
 
 @asynccontextmanager
 async def running_fleet(
-    folder: Path, url: str, zygote: Zygote, *, runs: int, rng: random.Random, replicas: int = 2
+    folder: Path,
+    url: str,
+    zygote: Zygote,
+    *,
+    runs: int,
+    rng: random.Random,
+    replicas: int = 2,
+    limits: SessionLimits = LIMITS,
+    budgets_usd: Mapping[int, float] | None = None,
+    sweep_budget_usd: float | None = None,
 ) -> AsyncIterator[Fleet]:
-    """Open attempts of so many runs, and serve them."""
+    """Open attempts of so many runs, and serve them. budgets_usd: by the number of the run."""
+    budgets_usd = budgets_usd or {}
     provider, clock = Provider(rng), SystemClock()
     home, profile = folder / "home", folder / "profile.yaml"
     (folder / "prices.yaml").write_text(yaml.safe_dump(PRICES))
@@ -279,11 +313,16 @@ async def running_fleet(
                 }
             )
         )
-        plans = [make_plan(n) for n in range(1, runs + 1)]
+        plans = [
+            make_plan(n).evolve(budget_usd_per_run=budgets_usd.get(n)) for n in range(1, runs + 1)
+        ]
         await store.submit_sweep("local", "demo", {"name": "demo"}, plans)
+        if sweep_budget_usd is not None:
+            money = round(sweep_budget_usd * NANO_PER_DOLLAR)
+            await store.set_sweep_policy("demo", tenant="local", budget_nanousd=money)
         epoch = (await store.take_lease()).epoch
         for n in range(1, runs + 1):
-            inputs = make_inputs(f"{run_id(n)}.1", model=MODEL, limits=LIMITS)
+            inputs = make_inputs(f"{run_id(n)}.1", model=MODEL, limits=limits)
             await store.open_attempt(run_id(n), epoch, inputs)
         fleet = Fleet(
             store,

@@ -1,4 +1,4 @@
-"""Real replicas on a real PostgreSQL are killed under load, and the database is away for a while.
+"""Real replicas on a real PostgreSQL are killed under load; `test_outages` takes all away at once.
 
 Whatever dies, no answered call lacks a row, nothing is billed or asked twice, and no run ends as
 its agent's failure.
@@ -20,7 +20,7 @@ from fde_ray.model.dialogue import AgentTurn
 from fde_ray.model.states import SolveEnd
 from tests.gateway.fleet import COST_NANOUSD, Fleet, Shim, running_fleet
 from tests.gateway.zygote import Zygote
-from tests.postgresql import Server, running_postgresql, started
+from tests.postgresql import Server
 from tests.store.builders import run_id
 
 TURNS = 3
@@ -135,32 +135,3 @@ async def test_a_replica_that_leaves_in_order_leaves_no_doubt(
             while "exit code 0" not in log.read_text():  # noqa: ASYNC110, ASYNC240
                 await asyncio.sleep(0.05)
         assert "left plane=run-plane" in log.read_text()  # noqa: ASYNC240
-
-
-async def test_the_database_and_all_replicas_are_away_for_a_while(
-    tmp_path: Path, zygote: Zygote
-) -> None:
-    with running_postgresql() as server:
-        await away(tmp_path, server, zygote)
-
-
-async def away(tmp_path: Path, server: Server, zygote: Zygote) -> None:
-    rng = random.Random(2)
-    async with (
-        asyncio.timeout(180),
-        running_fleet(tmp_path, server.url(), zygote, runs=2, rng=rng) as fleet,
-    ):
-        playing = asyncio.create_task(played(fleet, 2, 4), name="shims")
-        await asyncio.sleep(0.3)
-        await asyncio.to_thread(server.stop)
-        for replica in fleet.replicas:
-            replica.kill()
-        await asyncio.sleep(1.0)
-        assert not playing.done()
-        with started(server.folder):
-            for replica in fleet.replicas:
-                await asyncio.to_thread(replica.start)
-            fleet.may_end.set()
-            await checked(fleet, await playing)
-            # The store is closed before its server is.
-            await fleet.store.close()

@@ -44,7 +44,7 @@ class Round:
     """One sweep in one home. `models` is the endpoint outside, which counts.
 
     database: address of a PostgreSQL that keeps the rows; None = the file of the home.
-    environ: what the driver is told beside the usual.
+    environ: what the driver is told beside the usual. limits: instead of those of the tests.
     """
 
     may_be_open = False
@@ -57,6 +57,7 @@ class Round:
         *,
         database: str | None = None,
         environ: Mapping[str, str] | None = None,
+        limits: Mapping[str, Any] | None = None,
         **profile: Any,
     ) -> None:
         self.home, self.models, self._database = home, models, database
@@ -65,7 +66,8 @@ class Round:
             profile["store"] = database
         self._profile = str(write_profile(home, models.base_url, attempts=5, **profile))
         panel = {"passthrough": True}
-        self._spec = str(write_spec(home, SWEEP, minimal(*SYSTEMS), panel=panel))
+        systems, limits = minimal(*SYSTEMS), limits or {}
+        self._spec = str(write_spec(home, SWEEP, systems, panel=panel, limits=limits))
         self.driver = self._started("submit", self._spec)
 
     def reaches(self, system: str, place: int) -> None:
