@@ -11,9 +11,10 @@ WEED := $(GO_TOOLS)/weed-$(WEED_VERSION)/weed
 S3_TESTS := tests/store/objects tests/field_reports/test_s.py tests/cli/test_pull_killed.py \
 	tests/e2e/test_s3.py
 CHAOS_TESTS := tests/chaos tests/gateway/test_replicas_killed.py tests/gateway/test_openapi_fuzzed.py \
-	tests/metering/test_exactness.py
+	tests/metering/test_exactness.py tests/field_reports/test_g_memory.py
+OUTAGE_TESTS := tests/gateway/test_outages.py
 
-.PHONY: help setup demo test test-ray test-ray-long chaos lint test-s3 test-s3-long test-local-llm bench fmt lock \
+.PHONY: help setup demo test test-ray test-ray-long chaos outage lint test-s3 test-s3-long test-local-llm bench fmt lock \
 	clean lab-build lab-images lab-up lab-down lab-status test-kube
 
 help: ## list the targets
@@ -88,6 +89,9 @@ test-kube: lab-images lab-up ## run the tests that need the lab
 
 chaos: setup ## break everything everywhere (long; CHAOS_SEED=n plays one again)
 	$(BIN)/pytest -m "slow or ray or not slow" $(or $(PYTEST_ARGS),$(CHAOS_TESTS))
+
+outage: setup ## take gateway and database away for ten minutes (OUTAGE_S=n for n seconds)
+	$(BIN)/pytest -m "slow or not slow" -n 2 $(or $(PYTEST_ARGS),$(OUTAGE_TESTS))
 
 bench: setup ## measure what the driver itself costs
 	$(BIN)/python -m benchmarks
