@@ -192,10 +192,11 @@ async def _in_cluster(profile: Profile, pods: KubernetesProfile) -> list[Finding
     import os
 
     from fde_ray.model.clock import SystemClock
+    from fde_ray.sandbox.kubernetes.backend import forbidden_addresses
     from fde_ray.sandbox.kubernetes.checking import cluster_checks, target_of
     from fde_ray.sandbox.kubernetes.client import KubeClient
 
     async with KubeClient.opened(pods, os.environ, SystemClock()) as client:
-        target = target_of(pods, profile.planes, client.addresses)
+        target = target_of(pods, profile.planes, await forbidden_addresses(client))
         checks = await cluster_checks(client, target)
     return [Finding(one.what, one.ok, one.detail, one.remedy) for one in checks]

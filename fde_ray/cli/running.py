@@ -37,6 +37,7 @@ async def carried_out(
     go_on: the command that goes on with it after an interruption.
     """
     from fde_ray.engine.controller import Controller
+    from fde_ray.sandbox.proving import fit_for_sweeps
 
     from .report import place_for
     from .setting import system
@@ -44,7 +45,7 @@ async def carried_out(
     if html is not None:
         place_for(html)
     async with system(profile, unsafe=unsafe, writing=True, driving=True) as runtime:
-        await runtime.sandbox.probe()
+        await fit_for_sweeps(runtime.sandbox, profile.planes)
         # Before anything is stored: the other process would begin to carry it out.
         await _refuse_if_held(runtime)
         controller = Controller(runtime)
@@ -56,13 +57,14 @@ async def carried_out(
 
 async def resumed(profile: Profile, name: str, *, unsafe: bool, go_on: str) -> Outcome:
     from fde_ray.engine.controller import Controller
+    from fde_ray.sandbox.proving import fit_for_sweeps
 
     from .setting import system
 
     async with system(profile, unsafe=unsafe, writing=True, driving=True) as runtime:
         controller = Controller(runtime)
         await controller.status(name)
-        await runtime.sandbox.probe()
+        await fit_for_sweeps(runtime.sandbox, profile.planes)
         await controller.resume(name)
         return await _run_here(runtime, name, None, go_on)
 

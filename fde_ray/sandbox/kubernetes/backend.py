@@ -15,6 +15,7 @@ from fde_ray.model.clock import Clock
 from fde_ray.model.errors import SandboxError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.kubernetes import KubernetesProfile
+from fde_ray.model.planes import PlanesProfile
 from fde_ray.sandbox.records import (
     Completed,
     Handle,
@@ -27,6 +28,7 @@ from fde_ray.sandbox.records import (
 )
 
 from . import contract, ends
+from .checking import isolation_checks, refuse_if_open, target_of
 from .client import KubeClient
 from .faults import ApiFault
 from .names import shard_of
@@ -68,6 +70,11 @@ class KubernetesSandbox:
     async def probe(self) -> SandboxFacts:
         """Return what the cluster was seen to be when this was opened."""
         return self._facts
+
+    async def prove_isolation(self, planes: PlanesProfile) -> None:
+        """Start canaries behind the fence; UserError tells what they reached, or could not show."""
+        goal = target_of(self._profile, planes, self._around.forbidden)
+        refuse_if_open(await isolation_checks(self._client, goal, self._clock.now))
 
     async def start(self, session: SessionStart) -> PodHandle:
         """Return once the session's shim has begun, which may wait for a node and an image.
@@ -221,13 +228,15 @@ async def opened_kubernetes(
     """
     async with KubeClient.opened(profile, environ, clock, rng=rng) as client:
         version = await client.version()
-        around = Surroundings(await _forbidden(client), await _owner_uid(client, profile.namespace))
+        around = Surroundings(
+            await forbidden_addresses(client), await _owner_uid(client, profile.namespace)
+        )
         chosen = NoScorer() if scorer is None else scorer
         async with PodWatch.opened(client, profile.namespace, clock) as watch:
             yield KubernetesSandbox(client, watch, profile, around, clock, version, chosen)
 
 
-async def _forbidden(client: KubeClient) -> tuple[str, ...]:
+async def forbidden_addresses(client: KubeClient) -> tuple[str, ...]:
     """Return where the API server answers: from here, and from inside the cluster."""
     try:
         path = "/api/v1/namespaces/default/services/kubernetes"
