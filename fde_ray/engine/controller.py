@@ -20,7 +20,7 @@ from fde_ray.store.runs.sweeps import SweepCancelled
 from .drift import change_of
 from .marks import Marks
 from .runtime import Runtime
-from .submission import Submission, planned
+from .submission import Submission, lacking_price, planned, spec_of
 
 log = logging.getLogger(__name__)
 
@@ -82,21 +82,27 @@ class Controller:
         return await Submission(self._runtime).submit(spec)
 
     async def check(self, name: str) -> None:
-        """UserError unless the material that the sweep was planned with is what is here."""
+        """UserError unless the material that the sweep was planned with is what is here, and its
+        models have prices."""
         sweep = await self._store.sweep(name, tenant=self._runtime.tenant)
-        reason = change_of(sweep.spec.get("resolved", {}), self._runtime)
+        reason = self._hindrance(sweep)
         if reason is not None:
-            raise UserError(
-                f"sweep {name!r} cannot go on: {reason} since it was planned; put it back, or "
-                "submit the sweep under another name"
-            )
+            raise UserError(f"sweep {name!r} cannot go on: {reason}")
+
+    def _hindrance(self, sweep: SweepRow) -> str | None:
+        change = change_of(sweep.spec.get("resolved", {}), self._runtime)
+        if change is not None:
+            return f"{change} since it was planned; put it back, or submit it under another name"
+        spec = spec_of(sweep)
+        return None if spec is None else lacking_price(self._runtime, spec)
 
     async def pause_unfit(self, names: Sequence[str]) -> None:
-        """Pause running sweeps beside `names` whose material has changed: they would never end."""
+        """Pause running sweeps beside `names` whose material has changed, or whose models have no
+        price: they would never end."""
         for sweep in await self._store.sweeps():
             if sweep.state != "running" or sweep.name in names:
                 continue
-            reason = change_of(sweep.spec.get("resolved", {}), self._runtime)
+            reason = self._hindrance(sweep)
             if reason is not None:
                 log.warning("sweep_paused", extra={"sweep": sweep.name, "reason": reason})
                 with suppress(SweepCancelled):  # meanwhile: none of its runs starts, either

@@ -137,7 +137,15 @@ async def opened_runtime(
         ledger = store if metrics is None else WatchedLedger(store, metrics)
         budgets = Budgets(ledger, prices, clock, allowances)
         limits = Limits(profile.endpoints, clock, store)
-        calls = MeteredChat(chat, ledger, prices, clock, budgets=budgets, limits=limits)
+        calls = MeteredChat(
+            chat,
+            ledger,
+            prices,
+            clock,
+            budgets=budgets,
+            limits=limits,
+            unpriced=profile.unpriced_models,
+        )
         stack.push_async_callback(calls.aclose)
         if sandbox is None:
             sandbox = await stack.enter_async_context(

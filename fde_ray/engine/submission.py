@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pydantic import ValidationError
+
 from fde_ray.metering.price_checks import unpriced_in
 from fde_ray.model.base import canonical_json
 from fde_ray.model.errors import UserError
@@ -31,6 +33,29 @@ def planned(runtime: Runtime, spec: SweepSpec) -> tuple[RunPlan, ...]:
 def resolved(spec: SweepSpec, plans: Sequence[RunPlan]) -> dict[str, object]:
     """Return the spec as it is stored: with the hashes of all that it rests upon."""
     return {**spec.jsonable(), "resolved": material_of(plans)}
+
+
+def lacking_price(runtime: Runtime, spec: SweepSpec) -> str | None:
+    """Return which model of a spec has no price now, and what to do; None = none lacks one."""
+    profile = runtime.profile
+    if profile.unpriced_models == "allow":
+        return None
+    for lack in unpriced_in(spec, prices_of(profile), runtime.clock.now()):
+        return (
+            f"{lack.model!r} ({', '.join(lack.roles)}) has no price ({lack.reason}): add one to "
+            "your price table (`prices:` in the profile; `free: true` for a model of your own), or "
+            "set `unpriced_models: allow`"
+        )
+    return None
+
+
+def spec_of(sweep: SweepRow) -> SweepSpec | None:
+    """Return the spec of a stored sweep; None = this version cannot read it."""
+    science = {key: value for key, value in sweep.spec.items() if key != "resolved"}
+    try:
+        return SweepSpec.model_validate(science)
+    except ValidationError:
+        return None
 
 
 class Submission:
@@ -91,15 +116,10 @@ class Submission:
                 await objects.delete(key)
 
     def _check_prices(self, spec: SweepSpec) -> None:
-        """UserError for a model without a price, where the operator takes none."""
-        profile = self._runtime.profile
-        if profile.unpriced_models == "run":
-            return
-        for lack in unpriced_in(spec, prices_of(profile), self._runtime.clock.now()):
-            raise UserError(
-                f"{lack.model!r} ({', '.join(lack.roles)}) has no price ({lack.reason}), and the "
-                "profile says `unpriced_models: refuse`: add it to the price table"
-            )
+        """UserError for a model without a price, unless the operator allows it."""
+        lack = lacking_price(self._runtime, spec)
+        if lack is not None:
+            raise UserError(lack)
 
     async def _known(self, name: str) -> SweepRow | None:
         try:

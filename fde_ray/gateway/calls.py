@@ -9,10 +9,11 @@ from typing import Any
 
 from fde_ray.llm.dialects import rules_of
 from fde_ray.metering.places import Waiting
-from fde_ray.model.chat import ChatReply, tokens_in
+from fde_ray.model.chat import ChatReply
 from fde_ray.model.errors import Refusal
 from fde_ray.model.failures import Fault
 from fde_ray.model.profile import OtherModels
+from fde_ray.model.prompt_sizes import estimated_tokens
 from fde_ray.model.states import PauseCause
 from fde_ray.model.wire import WireRequest
 
@@ -91,15 +92,15 @@ class AgentCalls:
         return request
 
     async def _counted(self, session: Session, request: WireRequest, call_id: str) -> ChatReply:
-        """Return how many tokens a request has: from its provider, else our own bound."""
+        """Return how many tokens a request has: from its provider, else an estimate."""
         if self._calls.counts(request):
             try:
                 return await self._calls.complete(
                     request, session.bill, f"{session.subject}:{call_id}", budget_nanousd=None
                 )
-            except Exception as error:  # noqa: BLE001 - a bound serves where no count is to be had
+            except Exception as error:  # noqa: BLE001 - an estimate serves where there is no count
                 log.info("count_failed", extra={"reason": as_refusal(error).reason})
-        body = rules_of(request.dialect).count(tokens_in(request.core))
+        body = rules_of(request.dialect).count(estimated_tokens(request.core))
         return ChatReply(message={}, model=request.model, body=body)
 
     def _terms(self, session: Session, call_id: str) -> dict[str, Any]:

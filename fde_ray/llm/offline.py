@@ -13,9 +13,10 @@ from typing import Any
 
 from fde_ray.metering.chunks import chunks_of
 from fde_ray.model.base import canonical_json, digest
-from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage, tokens_in
+from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage
 from fde_ray.model.errors import FdeRayError, ProviderError
 from fde_ray.model.failures import FailureKind
+from fde_ray.model.prompt_sizes import estimated_tokens
 from fde_ray.model.states import Role
 from fde_ray.protocol.packs import builtin_pack
 
@@ -46,8 +47,8 @@ class OfflineProvider:
             message=message,
             finish_reason="tool_calls" if message.get("tool_calls") else "stop",
             usage=Usage(
-                prompt_tokens=request.prompt_tokens_bound,
-                completion_tokens=tokens_in(canonical_json(message)),
+                prompt_tokens=request.prompt_tokens_estimate,
+                completion_tokens=estimated_tokens(canonical_json(message)),
                 source="offline",
             ),
             model=request.model,

@@ -8,7 +8,8 @@ from typing import Any
 from pydantic_core import to_json
 
 from fde_ray.metering.calls import Meter
-from fde_ray.model.chat import ChatReply, Usage, tokens_in
+from fde_ray.model.chat import ChatReply, Usage
+from fde_ray.model.prompt_sizes import estimated_tokens
 from fde_ray.model.wire import WireRequest
 
 from .dialects import Fold, Rules
@@ -63,7 +64,7 @@ class Passing:
         if raw is not None:
             self._meter.raw_usage = raw
             self._meter.usage = self._rules.usage(raw, self._request)
-        self._meter.output_bound = tokens_in(to_json(self._fold.reply()))
+        self._meter.output_estimate = estimated_tokens(to_json(self._fold.reply()))
 
 
 def reply_of(rules: Rules, request: WireRequest, body: dict[str, Any]) -> ChatReply:

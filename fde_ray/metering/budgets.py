@@ -27,6 +27,7 @@ from .outputs import Outputs
 from .places import UNSAID_S, Wait, Waiting
 from .prices import PriceTable
 from .purses import Share
+from .shares import NANO_PER_DOLLAR
 
 DEFAULT_MAX_TOKENS = 8192
 """Of a call that says nothing of its output: what its run's budget allows, and what a shared budget
@@ -108,13 +109,21 @@ class Budgets:
 
     def cost(self, request: ModelRequest, output_tokens: int) -> int | None:
         """Return what a call costs at most with so much output; None = its price is not known."""
-        prompt, now = request.prompt_tokens_bound, self._clock.now()
-        return self._prices.bound(request.model, prompt, output_tokens, now).nanousd
+        return self._prices.bound(
+            request.model,
+            request.prompt_tokens_bound,
+            output_tokens,
+            self._clock.now(),
+            long_cache=request.asks_for_long_cache,
+        ).nanousd
+
+    def least_of(self, request: ModelRequest) -> int:
+        """Return what a call may cost with as little output as there can be."""
+        return self.cost(request, _least_output(request)) or 0
 
     def fitted(self, request: ModelRequest, money: int) -> ModelRequest | None:
         """Return the call with the most output that `money` covers; None = it is too little."""
-        most = request.max_output_tokens or DEFAULT_MAX_TOKENS
-        least = min(LEAST_OUTPUT_TOKENS, most)
+        most, least = _most_output(request), _least_output(request)
         if not self._covers(request, least, money):
             return None
         if self._covers(request, most, money):
@@ -269,16 +278,32 @@ class _MoneyHold:
         if short.unpriced:
             reason = "the run has a budget and a call of it has no known cost"
             raise Refusal(402, Fault.BUDGET, reason, code="unpriced")
-        fitting = self._budgets.fitted(self._request, limit - short.spent_nanousd)
+        left = limit - short.spent_nanousd
+        fitting = self._budgets.fitted(self._request, left)
         if fitting is None:
-            reason = "the run's budget does not cover this call"
-            raise Refusal(402, Fault.BUDGET, reason, code="budget_exhausted")
+            raise _exhausted(left, self._budgets.least_of(self._request))
         return fitting
 
     async def _unsaid(self) -> None:
         if self._is_told:
             self._is_told = False
             await self._terms.waiting(None)
+
+
+def _most_output(request: ModelRequest) -> int:
+    return request.max_output_tokens or DEFAULT_MAX_TOKENS
+
+
+def _least_output(request: ModelRequest) -> int:
+    return min(LEAST_OUTPUT_TOKENS, _most_output(request))
+
+
+def _exhausted(left: int, least: int) -> Refusal:
+    reason = (
+        f"${max(0, left) / NANO_PER_DOLLAR:.4f} of the run's budget are left, which does not cover "
+        f"this call: it may cost ${least / NANO_PER_DOLLAR:.4f}, at a token for each byte"
+    )
+    return Refusal(402, Fault.BUDGET, reason, code="budget_exhausted")
 
 
 def _unpriced(request: ModelRequest) -> Refusal:

@@ -113,8 +113,8 @@ class Meter:
     def __init__(self) -> None:
         self.usage: Usage | None = None
         self.raw_usage: dict[str, Any] | None = None
-        self.output_bound = 0
-        """Tokens of what came of a reply that was cut off."""
+        self.output_estimate = 0
+        """Tokens of what came of a reply that was cut off, about."""
         self.reply: ChatReply | None = None
         self.tail = b""
         """The end of a stream: given to the caller when the row of the call is written."""

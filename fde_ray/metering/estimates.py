@@ -1,10 +1,14 @@
-"""What a try of a call is taken to have used: what its provider counted, else a bound. Pure."""
+"""What a try of a call is taken to have used where its provider did not count it. Pure.
+
+An answered call is taken at its bound, since that is what its budgets paid. A call that was cut is
+estimated: budgets keep all that they held for it, and what is told of it should be near the truth.
+"""
 
 from __future__ import annotations
 
 from pydantic_core import to_json
 
-from fde_ray.model.chat import ChatReply, Usage, tokens_in
+from fde_ray.model.chat import ChatReply, Usage
 from fde_ray.model.errors import ProviderError
 from fde_ray.model.wire import ModelRequest
 
@@ -19,7 +23,11 @@ def counted_usage(request: ModelRequest, reply: ChatReply) -> Usage:
     if usage.source == "offline":
         usage = usage.evolve(source="unknown")
     if usage.prompt_tokens is None or usage.completion_tokens is None:
-        return estimated_usage(request, _tokens_of(reply))
+        return Usage(
+            prompt_tokens=request.prompt_tokens_bound,
+            completion_tokens=_most_tokens_of(reply),
+            source="estimated",
+        )
     return usage
 
 
@@ -28,19 +36,14 @@ def failed_usage(request: ModelRequest, error: ProviderError, meter: Meter) -> U
     if not error.uncertain:
         usage = Usage(prompt_tokens=0, completion_tokens=0, source="provider")
     elif meter.usage is None:
-        usage = estimated_usage(request, meter.output_bound)
+        usage = Usage(
+            prompt_tokens=request.prompt_tokens_estimate,
+            completion_tokens=meter.output_estimate,
+            source="estimated",
+        )
     else:
-        usage = _partial_usage(request, meter.usage, meter.output_bound)
+        usage = _partial_usage(request, meter.usage, meter.output_estimate)
     return usage.evolve(source="offline") if is_offline(request.model) else usage
-
-
-def estimated_usage(request: ModelRequest, completion_tokens: int) -> Usage:
-    """Return the bound for a call whose provider did not count."""
-    return Usage(
-        prompt_tokens=request.prompt_tokens_bound,
-        completion_tokens=completion_tokens,
-        source="estimated",
-    )
 
 
 def is_offline(model: str) -> bool:
@@ -48,15 +51,15 @@ def is_offline(model: str) -> bool:
     return model.startswith("offline/")
 
 
-def _partial_usage(request: ModelRequest, seen: Usage, output_bound: int) -> Usage:
+def _partial_usage(request: ModelRequest, seen: Usage, output_estimate: int) -> Usage:
     """Return what a provider had told before its reply was cut: it may have written more since."""
     prompt = seen.prompt_tokens
     return seen.evolve(
-        prompt_tokens=request.prompt_tokens_bound if prompt is None else prompt,
-        completion_tokens=max(seen.completion_tokens or 0, output_bound),
+        prompt_tokens=request.prompt_tokens_estimate if prompt is None else prompt,
+        completion_tokens=max(seen.completion_tokens or 0, output_estimate),
         source="provider_partial",
     )
 
 
-def _tokens_of(reply: ChatReply) -> int:
-    return tokens_in(to_json(reply.message if reply.body is None else reply.body))
+def _most_tokens_of(reply: ChatReply) -> int:
+    return len(to_json(reply.message if reply.body is None else reply.body))

@@ -18,6 +18,7 @@ from fde_ray.model.chat import Bill, ChatReply, Usage
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import ProviderError, Refusal, StoreError
 from fde_ray.model.failures import FailureKind, Fault
+from fde_ray.model.profile import UnpricedModels
 from fde_ray.model.states import PauseCause
 from fde_ray.model.wire import ModelRequest, WireRequest
 
@@ -76,6 +77,7 @@ class MeteredChat:
         drains: Drains | None = None,
         budgets: Budgets | None = None,
         limits: Limits | None = None,
+        unpriced: UnpricedModels = "refuse",
     ) -> None:
         self._chat, self._store, self._prices, self._clock = chat, store, prices, clock
         self._rng = rng or random.Random()  # noqa: S311
@@ -86,6 +88,7 @@ class MeteredChat:
         self._wire = chat if isinstance(chat, WireUpstream) else AsWire(chat)
         self._flights: dict[str, Flight] = {}
         self._drains = drains or Drains()
+        self._takes_unpriced = unpriced == "allow"
 
     async def complete(
         self,
@@ -100,7 +103,7 @@ class MeteredChat:
         """Return the reply of `call_id`; ProviderError after `retries` more tries.
 
         `waiting` hears while the call waits for a place of ours (RATE_LIMIT) or, between tries, for
-        its provider (PROVIDER).
+        its provider (PROVIDER). A model without a price is a ProviderError (rejected), not sent.
         Refusal 409 when the id belongs to another request, 402 when the budget does not cover it.
         """
         call = _Call(request, bill, call_id, retries, budget_nanousd)
@@ -209,6 +212,7 @@ class MeteredChat:
 
     async def _one_try(self, call: _Call, send: Send, try_no: int, flight: Flight) -> ChatReply:
         request, bill = call.request, call.bill
+        self._check_price(request.model)
         async with self._budgets.reserved(request, bill, call.budget_nanousd, flight.says) as hold:
             while True:
                 async with (
@@ -231,6 +235,16 @@ class MeteredChat:
                         passage.answered(reply.usage)
                         return reply
                 await hold.room()
+
+    def _check_price(self, model: str) -> None:
+        """No price, no call: the operator's to mend, as a key that a provider does not know."""
+        lack = "" if self._takes_unpriced else self._prices.lack(model, self._clock.now())
+        if lack:
+            raise ProviderError(
+                f"{lack}: add one to the price table that the profile names, or set "
+                "`unpriced_models: allow`",
+                kind=FailureKind.PROVIDER_REJECTED,
+            )
 
     async def _sent(
         self, call: _Call, send: Send, try_no: int, hold: Hold, flight: Flight

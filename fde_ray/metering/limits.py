@@ -281,6 +281,7 @@ class Limits:
 
 
 def tokens_of(request: ModelRequest) -> int:
+    """Return about as many tokens as a call takes; what it took is made up later."""
     most = request.max_output_tokens
     output = GUESSED_OUTPUT if most is None else min(most, GUESSED_OUTPUT)
-    return request.prompt_tokens_bound + output
+    return request.prompt_tokens_estimate + output

@@ -75,16 +75,20 @@ class PriceTable(Record):
         if at is None:
             return _dearest([_cost_by(quote, usage, None) for quote in price.quotes])
         quote = price.quote_at(at)
-        if quote is None:
-            first = price.quotes[0].effective_from
-            return Cost(None, f"no price for {model[:100]!r} before {first}")
-        return _cost_by(quote, usage, at)
+        return Cost(None, self.lack(model, at)) if quote is None else _cost_by(quote, usage, at)
 
     def bound(
-        self, model: str, prompt_tokens: int, completion_tokens: int, at: float | None = None
+        self,
+        model: str,
+        prompt_tokens: int,
+        completion_tokens: int,
+        at: float | None = None,
+        *,
+        long_cache: bool = True,
     ) -> Cost:
         """Return the most that a call of at most so many tokens may cost, whatever of its prompt
-        goes to a cache. at: when it begins, it takes less than a day; None = at any time."""
+        goes to a cache. at: when it begins, it takes less than a day; None = at any time.
+        long_cache: whether it may write to a cache that lives for hours."""
         if model.startswith(OFFLINE):
             return Cost(0, "offline")
         price = self.price_of(model)
@@ -92,16 +96,21 @@ class PriceTable(Record):
             return Cost(None, f"no price for {model[:100]!r}")
         now = None if at is None else price.quote_at(at)
         soon = [q for q in price.quotes if at is None or at < q.since <= at + _DAY_S]
-        bounds = [_bound_by(q, prompt_tokens, completion_tokens) for q in (now, *soon) if q]
+        quotes = [quote for quote in (now, *soon) if quote]
+        bounds = [_bound_by(q, prompt_tokens, completion_tokens, long_cache) for q in quotes]
         return _dearest(bounds or [Cost(None, f"no price for {model[:100]!r} yet")])
 
     def lack(self, model: str, at: float) -> str:
         """Return why calls of a model have no price at a time; "" = they have one."""
         if model.startswith(OFFLINE):
             return ""
-        none = Usage(prompt_tokens=0, completion_tokens=0, source="provider")
-        cost = self.cost(model, none, at)
-        return cost.reason if cost.nanousd is None else ""
+        price = self.price_of(model)
+        if price is None:
+            return f"no price for {model[:100]!r}"
+        quote = price.quote_at(at)
+        if quote is None:
+            return f"no price for {model[:100]!r} before {price.quotes[0].effective_from}"
+        return f"unpriced: {quote.reason}" if quote.unpriced else ""
 
 
 def _cost_by(quote: Quote, usage: Usage, at: float | None) -> Cost:
@@ -117,20 +126,23 @@ def _cost_by(quote: Quote, usage: Usage, at: float | None) -> Cost:
     return _priced(quote.rates_at(at, parts.prompt), parts)
 
 
-def _bound_by(quote: Quote, prompt_tokens: int, completion_tokens: int) -> Cost:
+def _bound_by(quote: Quote, prompt_tokens: int, completion_tokens: int, long_cache: bool) -> Cost:
     if quote.free or quote.unpriced:
         return _cost_by(quote, Usage(), None)
     return _dearest(
         [
             Cost(_nanousd(prompt_tokens * given + completion_tokens * taken), "priced")
-            for given, taken in map(_dearest_rates, quote.rates_up_to(prompt_tokens))
+            for given, taken in (
+                _dearest_rates(rates, long_cache) for rates in quote.rates_up_to(prompt_tokens)
+            )
         ]
     )
 
 
-def _dearest_rates(rates: Rates) -> tuple[Decimal, Decimal]:
+def _dearest_rates(rates: Rates, long_cache: bool) -> tuple[Decimal, Decimal]:
     """Return the dearest that a token of the prompt, and one of the output, may cost."""
-    prompt = (rates.input, rates.cache_read, rates.cache_write_5m, rates.cache_write_1h)
+    longest = rates.cache_write_1h if long_cache else None
+    prompt = (rates.input, rates.cache_read, rates.cache_write_5m, longest)
     output = (rates.output, rates.reasoning)
     return max(a for a in prompt if a is not None), max(a for a in output if a is not None)
 

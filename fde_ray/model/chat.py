@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import Field
+from pydantic_core import to_json
 
 from .base import Record, canonical_json, digest
+from .prompt_sizes import asks_for_long_cache, estimated_tokens, most_prompt_tokens
 from .states import Role
 
-BYTES_PER_TOKEN = 3
-"""Tokenizers average about 4 bytes in English text; fewer bytes give more tokens."""
 LARGEST_COUNT = 10**9
 """No call has so many tokens: a provider that says more has not counted. What fewer of them cost
 fits into a column of the ledger, whatever their price."""
@@ -35,9 +36,29 @@ class ChatRequest(Record):
         """Tells one request from another under the same call id."""
         return digest(self)
 
+    @cached_property
+    def _core(self) -> bytes:
+        return to_json(self._body, inf_nan_mode="null")
+
     @property
+    def _body(self) -> dict[str, Any]:
+        """All that a model may come to read."""
+        own = {"tools": self.tools, "response_format": self.response_format}
+        said = {name: value for name, value in own.items() if value is not None}
+        return {**self.extra, "messages": list(self.messages), **said}
+
+    @cached_property
     def prompt_tokens_bound(self) -> int:
-        return tokens_in(canonical_json([list(self.messages), list(self.tools or ())]))
+        """The most tokens that its prompt may have."""
+        return most_prompt_tokens(self._body, len(self._core))
+
+    @property
+    def prompt_tokens_estimate(self) -> int:
+        return estimated_tokens(canonical_json([list(self.messages), list(self.tools or ())]))
+
+    @property
+    def asks_for_long_cache(self) -> bool:
+        return asks_for_long_cache(self._core)
 
     @property
     def max_output_tokens(self) -> int | None:
@@ -46,12 +67,6 @@ class ChatRequest(Record):
 
     def bounded(self, max_output_tokens: int) -> ChatRequest:
         return self.evolve(max_tokens=max_output_tokens)
-
-
-def tokens_in(text: str | bytes) -> int:
-    """Return a bound of the tokens of a text of words; digits and base64 may have twice as many."""
-    data = text.encode() if isinstance(text, str) else text
-    return -(-len(data) // BYTES_PER_TOKEN)
 
 
 class Usage(Record):
@@ -67,7 +82,8 @@ class Usage(Record):
     """Of the prompt, read from a cache."""
     cache_write_5m_tokens: int | None = Field(default=None, ge=0)
     cache_write_1h_tokens: int | None = Field(default=None, ge=0)
-    """Of the prompt, written to a cache that lives so long."""
+    """Of the prompt, written to a cache that lives for minutes (Anthropic 5, OpenAI 30), and to one
+    that lives for hours (Anthropic 1, OpenAI 12)."""
     reasoning_tokens: int | None = Field(default=None, ge=0)
     source: Literal["provider", "provider_partial", "estimated", "unknown", "offline"] = "unknown"
     """`provider_partial`: seen before the reply was cut off."""

@@ -18,6 +18,7 @@ from .units import Duration, parse_duration
 from .wire import Dialect
 
 OtherModels = Literal["map", "refuse"]
+UnpricedModels = Literal["refuse", "allow"]
 
 
 class Endpoint(Record):
@@ -116,9 +117,9 @@ class Profile(Record):
     other_models: OtherModels = "map"
     """A call of another model than the run's: map = the run's model answers, and the ledger tells;
     refuse = an error for the agent."""
-    unpriced_models: Literal["run", "refuse"] = "run"
-    """What becomes of a sweep with a model that has no price: run = its cost is unknown, and its
-    calls are refused under a budget; refuse = it is not taken."""
+    unpriced_models: UnpricedModels = "refuse"
+    """What becomes of a model that has no price: refuse = no sweep with it is taken, and no call of
+    it goes out; allow = its cost is unknown, and its calls are refused under a budget."""
     provider_retries: int = Field(default=4, ge=0, le=20)
     snapshot_every: Duration = parse_duration("30m")
     heartbeat_every: Duration = parse_duration("5s")

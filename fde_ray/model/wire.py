@@ -10,7 +10,8 @@ from typing import Any, Literal
 from pydantic_core import to_json
 
 from .base import sha256_hex
-from .chat import ChatRequest, tokens_in
+from .chat import ChatRequest
+from .prompt_sizes import asks_for_long_cache, estimated_tokens, most_prompt_tokens
 
 Dialect = Literal["chat", "responses", "messages", "gemini"]
 """OpenAI chat completions, OpenAI responses, Anthropic messages, Gemini generateContent."""
@@ -46,9 +47,18 @@ class WireRequest:
         """Tells one request from another under the same call id, streamed or not."""
         return sha256_hex(f"{self.dialect}/{self.action}/{self.model}\n".encode() + self.core)
 
-    @property
+    @cached_property
     def prompt_tokens_bound(self) -> int:
-        return 0 if self.action == "count" else tokens_in(self.core)
+        """The most tokens that its prompt may have."""
+        return 0 if self.action == "count" else most_prompt_tokens(self.body, len(self.core))
+
+    @property
+    def prompt_tokens_estimate(self) -> int:
+        return 0 if self.action == "count" else estimated_tokens(self.core)
+
+    @cached_property
+    def asks_for_long_cache(self) -> bool:
+        return asks_for_long_cache(self.core)
 
     @property
     def max_output_tokens(self) -> int | None:

@@ -101,6 +101,7 @@ def test_a_new_sweep_tries_again_what_another_had_set_aside(
 ) -> None:
     profile = tmp_path / "profile.yaml"
     profile.write_text(
+        "unpriced_models: allow\n"
         "endpoints:\n"
         '- {match: "nowhere/*", base_url: "http://127.0.0.1:9/v1", api_key_env: FDE_RAY_NO_KEY}\n'
     )

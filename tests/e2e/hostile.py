@@ -74,6 +74,7 @@ def write_profile(home: Path, base_url: str | None, **more: Any) -> Path:
     profile = {
         "schema": "fde_ray.profile/1",
         "endpoints": endpoints,
+        "unpriced_models": "allow",
         "sandbox": {"runtime": "bubblewrap"},
         "concurrency": {"runs": 6, "gradings": 2},
         "heartbeat_every": "1s",

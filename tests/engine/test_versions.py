@@ -320,17 +320,25 @@ def test_plans_of_a_sweep_are_read_in_its_order(tmp_path: Path) -> None:
     played(main)
 
 
-def test_a_sweep_with_an_unpriced_model_is_not_taken_where_the_operator_says_so(
+def test_a_sweep_with_an_unpriced_model_is_not_taken_unless_the_operator_says_so(
     tmp_path: Path,
 ) -> None:
-    unpriced = make_spec(systems=[SYSTEM | {"model": "acme/secret"}])
+    secret = {"scaffold": "minimal", "model": "acme/secret"}
+    unpriced = make_spec(systems=[SYSTEM | secret])
 
     async def main() -> None:
-        async with opened(tmp_path, make_stage(), unpriced_models="refuse") as runtime:
+        async with opened(tmp_path / "one", make_stage()) as runtime:
             for change in (Submission(runtime).submit, Submission(runtime).replace):
-                with pytest.raises(UserError, match=r"'acme/secret' \(agent\) has no price"):
+                with pytest.raises(UserError, match=r"'acme/secret' \(agent\) has no price") as no:
                     await change(unpriced)
+                assert "`free: true` for a model of your own" in str(no.value)
+                assert "or set `unpriced_models: allow`" in str(no.value)
             assert await runtime.store.sweeps() == []
             assert await Submission(runtime).submit(make_spec())
+        async with opened(tmp_path / "two", make_stage(), unpriced_models="allow") as runtime:
+            assert await Submission(runtime).submit(unpriced)
+        async with opened(tmp_path / "two", make_stage()) as runtime:
+            with pytest.raises(UserError, match="cannot go on: 'acme/secret'"):
+                await Controller(runtime).check(unpriced.name)
 
     played(main)

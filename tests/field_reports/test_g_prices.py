@@ -21,7 +21,7 @@ from fde_ray.metering.ledger import MeteredChat
 from fde_ray.metering.metrics import CallMetrics, WatchedLedger
 from fde_ray.metering.prices import PriceTable, load_prices
 from fde_ray.model.chat import Usage
-from fde_ray.model.errors import Refusal, SpecError
+from fde_ray.model.errors import ProviderError, SpecError
 from fde_ray.model.failures import Fault
 from fde_ray.model.ledgers import LedgerLine
 from fde_ray.store.runs import RunStore
@@ -64,7 +64,7 @@ async def store(tmp_path: Path) -> AsyncIterator[RunStore]:
     "model",
     ["anthropic/claude-foo-9", "gemini/gemini-9-pro", "groq/unknown-x", "openai/gpt-4o-2099-01-01"],
 )
-async def test_g01_a_model_without_a_price_costs_an_unknown_amount_and_is_refused_under_a_budget(
+async def test_g01_a_model_without_a_price_costs_an_unknown_amount_and_is_not_called(
     model: str, store: RunStore
 ) -> None:
     shipped, upstream = load_prices(), FakeModel()
@@ -73,10 +73,11 @@ async def test_g01_a_model_without_a_price_costs_an_unknown_amount_and_is_refuse
     assert "no price" in found.reason
     assert shipped.bound(model, 10, 10).nanousd is None
     chat = MeteredChat(upstream, store, shipped, ManualClock(), random.Random(1))
-    with pytest.raises(Refusal) as caught:
-        await chat.complete(request(model=model), BILL, "c1", budget_nanousd=10**12)
-    assert caught.value.fault is Fault.BUDGET
-    assert upstream.sent == []
+    for call_id, budget in (("c1", None), ("c2", 10**12)):
+        with pytest.raises(ProviderError, match="no price") as caught:
+            await chat.complete(request(model=model), BILL, call_id, budget_nanousd=budget)
+        assert caught.value.rule.fault is Fault.OURS
+    assert (upstream.sent, await store.calls_of(RUN)) == ([], [])
 
 
 @pytest.mark.parametrize(

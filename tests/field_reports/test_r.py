@@ -87,7 +87,7 @@ async def member_at_work(runtime: Runtime, chat: SlowChat, index: int) -> AsyncI
         supervisors=1,
     )
     member = PoolMember(config, "judge", index)
-    calls = MeteredChat(chat, runtime.store, load_prices(), runtime.clock)
+    calls = MeteredChat(chat, runtime.store, load_prices(), runtime.clock, unpriced="allow")
     member._task = asyncio.create_task(member.work(replace(runtime, calls=calls)))
     try:
         yield member

@@ -19,6 +19,7 @@ from fde_ray.metering.chunks import chunks_of
 from fde_ray.metering.ledger import MeteredChat
 from fde_ray.metering.prices import load_prices
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage
+from fde_ray.model.profile import UnpricedModels
 from fde_ray.model.states import Scope
 from fde_ray.store.objects import FolderStore
 from fde_ray.store.runs import Epoch, RunStore
@@ -101,7 +102,13 @@ class Bench:
 
 
 async def make_bench(
-    folder: Path, store: RunStore, clock: ManualClock, *, budget: float | None = None, **inputs: Any
+    folder: Path,
+    store: RunStore,
+    clock: ManualClock,
+    *,
+    budget: float | None = None,
+    unpriced: UnpricedModels = "allow",
+    **inputs: Any,
 ) -> Bench:
     plans = [make_plan(n).evolve(budget_usd_per_run=budget) for n in (1, 2)]
     await store.submit_sweep("local", "demo", {"name": "demo"}, plans)
@@ -120,7 +127,7 @@ async def make_bench(
     plane = Plane(
         store=store,
         objects=objects,
-        calls=MeteredChat(model, store, load_prices(), clock),
+        calls=MeteredChat(model, store, load_prices(), clock, unpriced=unpriced),
         signer=signer,
         clock=clock,
         evaluate=evaluate,

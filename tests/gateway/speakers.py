@@ -35,7 +35,9 @@ class Speaker:
     def reborn(self, other_models: Any = "map") -> None:
         """Put another process in the place of the run-plane."""
         bench = self.bench
-        self.calls = MeteredChat(self.router, bench.store, load_prices(), bench.clock)
+        self.calls = MeteredChat(
+            self.router, bench.store, load_prices(), bench.clock, unpriced="allow"
+        )
         bench.plane = Plane(
             store=bench.store,
             objects=bench.objects,

@@ -214,6 +214,20 @@ async def test_an_agent_whose_budget_is_spent_has_not_failed_by_itself(
     bench.objects.close()
 
 
+async def test_a_model_whose_price_is_gone_is_the_operators_to_mend(
+    tmp_path: Path, store: RunStore, clock: ManualClock
+) -> None:
+    bench = await make_bench(tmp_path, store, clock, unpriced="refuse", model="acme/new")
+    token = await bench.started()
+    refusal = await refused(bench.plane.chat(token, wire(model="acme/new"), "c1"))
+    assert (refusal.status, refusal.fault.value) == (502, "ours")
+    assert "no price for 'acme/new'" in refusal.reason
+    assert "`unpriced_models: allow`" in refusal.reason
+    assert (await bench.store.session(SOLVE)).solve_end is SolveEnd.INFRA_LOST
+    assert (bench.model.sent, await bench.store.calls_of(run_id(1))) == ([], [])
+    bench.objects.close()
+
+
 async def chunks(bench: Bench, token: str, **changes: Any) -> list[dict[str, Any]]:
     headers = {"x-fde-call-id": "c1"}
     async with bench.client(token) as client:

@@ -49,7 +49,7 @@ async def other(bench: Bench, tmp_path: Path, clock: ManualClock) -> AsyncIterat
     """Another replica, with a store object of its own as another process has it."""
     async with RunStore(tmp_path / "runs.db", clock, busy_timeout_s=2) as store:
         # Waits for a call of another process pass no time.
-        calls = MeteredChat(bench.model, store, load_prices(), Still(clock))
+        calls = MeteredChat(bench.model, store, load_prices(), Still(clock), unpriced="allow")
         yield Plane(
             store=store, objects=bench.objects, calls=calls, signer=bench.signer, clock=clock
         )
@@ -188,7 +188,7 @@ async def test_a_grade_plane_that_lives_hides_no_outage_of_run_planes(bench: Ben
     run_plane = Plane(
         store=bench.store,
         objects=bench.objects,
-        calls=MeteredChat(bench.model, bench.store, load_prices(), bench.clock),
+        calls=MeteredChat(bench.model, bench.store, load_prices(), bench.clock, unpriced="allow"),
         signer=bench.signer,
         clock=bench.clock,
     )
@@ -242,7 +242,7 @@ async def test_ten_minutes_without_gateway_and_database_cost_an_agent_nothing(
 ) -> None:
     """In the middle of a turn, with a call at its provider: it is held, answered and paid once."""
     store, clock = bench.store, bench.clock
-    calls = MeteredChat(bench.model, store, load_prices(), Still(clock))
+    calls = MeteredChat(bench.model, store, load_prices(), Still(clock), unpriced="allow")
     plane = Plane(store=store, objects=bench.objects, calls=calls, signer=bench.signer, clock=clock)
     token = (await other.issue_token(_request(bench))).token
     await plane.started(token)

@@ -73,7 +73,7 @@ async def bench(tmp_path: Path, store: RunStore, clock: ManualClock) -> AsyncIte
 async def narrow(bench: Bench) -> Bench:
     """The bench with one place for all calls, which a call of another run holds."""
     model = OnePlace(bench.clock)
-    calls = MeteredChat(model, bench.store, load_prices(), bench.clock)
+    calls = MeteredChat(model, bench.store, load_prices(), bench.clock, unpriced="allow")
     bench.model = model
     bench.plane = replica(bench, calls)
     token = await bench.started(OTHER)
@@ -84,7 +84,9 @@ async def narrow(bench: Bench) -> Bench:
 
 def replica(bench: Bench, calls: MeteredChat | None = None) -> Plane:
     """Another plane on the same store."""
-    calls = calls or MeteredChat(bench.model, bench.store, load_prices(), bench.clock)
+    calls = calls or MeteredChat(
+        bench.model, bench.store, load_prices(), bench.clock, unpriced="allow"
+    )
     return Plane(
         store=bench.store,
         objects=bench.objects,

@@ -34,7 +34,8 @@ CHAT: dict[str, Any] = {
 
 @pytest.fixture
 async def runtime(tmp_path: Path, endpoint: Endpoint) -> AsyncIterator[Runtime]:
-    profile = Profile(home=str(tmp_path / "home"), endpoints=(endpoint,))
+    home = str(tmp_path / "home")
+    profile = Profile(home=home, endpoints=(endpoint,), unpriced_models="allow")
     async with opened_runtime(profile) as opened:
         yield opened
 

@@ -84,6 +84,7 @@ async def carried(
             "endpoints": [endpoint],
             "sandbox": {"runtime": "bubblewrap"},
             "concurrency": {"runs": 1},
+            "unpriced_models": "allow",
             **profile,
         }
     )

@@ -17,6 +17,7 @@ from fde_ray.metering.budgets import DEFAULT_MAX_TOKENS, Budgets
 from fde_ray.metering.ledger import MeteredChat
 from fde_ray.metering.outputs import ENOUGH, Outputs
 from fde_ray.metering.places import Wait
+from fde_ray.metering.prices import PriceTable
 from fde_ray.metering.shares import BudgetPolicy
 from fde_ray.model.chat import Bill, ChatReply, ChatRequest, Usage
 from fde_ray.model.clock import Clock
@@ -63,6 +64,7 @@ class Gated:
         self.gate = asyncio.Event()
         self.gate.set()
         self.output: Callable[[ChatRequest], int] = lambda request: request.max_tokens or 3
+        self.prompt: Callable[[ChatRequest], int] = lambda request: request.prompt_tokens_bound
         self.error: Exception | None = None
 
     async def complete(self, request: ChatRequest, bill: Bill) -> ChatReply:
@@ -71,7 +73,7 @@ class Gated:
         if self.error is not None:
             raise self.error
         usage = Usage(
-            prompt_tokens=request.prompt_tokens_bound,
+            prompt_tokens=self.prompt(request),
             completion_tokens=self.output(request),
             source="provider",
         )
@@ -89,7 +91,7 @@ class Replica:
         self.store, self.model = store, Gated()
         self.allowances = Allowances(store, clock, policy)
         budgets = Budgets(store, PRICES, clock, self.allowances)
-        self.chat = MeteredChat(self.model, store, PRICES, clock, budgets=budgets)
+        self.chat = MeteredChat(self.model, store, PRICES, clock, budgets=budgets, unpriced="allow")
         self.waits: list[Wait | None] = []
 
     async def hear(self, wait: Wait | None) -> None:
@@ -163,7 +165,7 @@ async def test_of_fifty_parallel_calls_on_a_budget_for_ten_at_most_ten_are_out(
 
 async def test_those_who_wait_get_what_others_leave(replica: Replica, store: RunStore) -> None:
     limit = 10 * bound(10)
-    replica.model.output = lambda request: 0
+    replica.model.prompt = replica.model.output = lambda request: 0
     outcomes = await settled(*begun(replica, 30, limit=limit, max_tokens=10))
     assert set(outcomes) == {"sent"}
     assert (await store.spent(RUN)).nanousd <= limit
@@ -241,6 +243,71 @@ async def test_only_the_agents_calls_count_against_the_runs_budget(
     asked = replica.chat.complete(request(max_tokens=50), bill(role=Role.CUSTOMER), "customer")
     await asked
     assert await replica.call("agent", limit=bound(10), max_tokens=10) == "sent"
+
+
+def dense(tokens: int) -> str:
+    """Text that has a token for each of its bytes, as random ids nearly have."""
+    return "".join(random.Random(tokens).choices("0123456789abcdef", k=tokens))
+
+
+async def test_dense_text_passes_no_budget(replica: Replica, store: RunStore) -> None:
+    def counted(request: ChatRequest) -> int:
+        return len(str(request.messages[0]["content"]))
+
+    replica.model.prompt, replica.model.output = counted, lambda request: request.max_tokens or 0
+    limit = 3 * (5000 * INPUT + 20 * OUTPUT)
+    outcomes = [
+        await replica.call(f"c{n}", limit=limit, max_tokens=20, text=dense(5000)) for n in range(9)
+    ]
+    assert set(outcomes) == {"sent", "budget_exhausted"}
+    assert limit / 3 < (await store.spent(RUN)).nanousd <= limit
+
+
+async def test_room_for_what_a_call_costs_but_not_for_its_bound_is_waited_for_while_others_hold(
+    replica: Replica, store: RunStore
+) -> None:
+    """Words have a quarter of the tokens that are reserved: the rest comes back at the end."""
+    prose = "The client asked for a plan of the next week. " * 200
+    most = request(prose).prompt_tokens_bound * INPUT + 10 * OUTPUT
+    real = len(prose) // 4 * INPUT + 10 * OUTPUT
+    replica.model.prompt = lambda request: len(prose) // 4
+    limit = most + 2 * real
+    replica.model.gate.clear()
+    calls = begun(replica, 3, limit=limit, max_tokens=10, text=prose)
+    await until(lambda: len(replica.waits) == 2)
+    assert len(replica.model.sent) == 1
+    assert {wait.cause for wait in replica.waits if wait} == {PauseCause.BUDGET_WAIT}
+    replica.model.gate.set()
+    assert await settled(*calls) == ["sent"] * 3
+    assert await store.budget(f"run:{RUN}") == (3 * real, 0, 0)
+
+
+async def test_a_bound_above_all_that_is_left_is_refused_at_once_when_nobody_holds_money(
+    replica: Replica,
+) -> None:
+    most = request().prompt_tokens_bound * INPUT + 16 * OUTPUT
+    with pytest.raises(Refusal) as caught:
+        await replica.chat.complete(request(), bill(), "c", budget_nanousd=most - 1)
+    refusal = caught.value
+    assert (refusal.status, refusal.code) == (402, "budget_exhausted")
+    assert f"${(most - 1) / 1e9:.4f} of the run's budget are left" in refusal.reason
+    assert f"may cost ${most / 1e9:.4f}" in refusal.reason
+    assert (replica.model.sent, replica.waits) == ([], [])
+    assert await replica.call("fits", limit=most) == "sent"
+
+
+async def test_a_dear_cache_is_reserved_for_those_who_ask_for_it(
+    store: RunStore, clock: ManualClock
+) -> None:
+    rates = {"input": "10", "output": "100", "cache_write_5m": "12.5", "cache_write_1h": "20"}
+    price = {"per_million": rates, "source": "page"}
+    table = {"version": "v", "currency": "USD", "models": {"acme/big": price}}
+    budgets = Budgets(store, PriceTable.model_validate(table), clock)
+    plain = request("x" * 100)
+    mark = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    marked = request("x" * 100, extra=mark)
+    assert budgets.cost(plain, 0) == plain.prompt_tokens_bound * 12_500
+    assert budgets.cost(marked, 0) == marked.prompt_tokens_bound * 20_000
 
 
 async def test_a_run_with_a_call_of_unknown_cost_is_refused(

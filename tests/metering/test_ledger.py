@@ -346,23 +346,54 @@ async def test_tokens_that_nobody_counted_are_estimated_and_never_free(
     chat = MeteredChat(Uncounted(), store, PRICES, clock)
     reply = await chat.complete(request(), BILL, "c1")
     assert reply.usage.source == "estimated"
+    # What its budget would have paid: nobody can say that it was less.
+    assert reply.usage.prompt_tokens == request().prompt_tokens_bound
     assert ((await states(store))[0][2] or 0) > 0
     offline = await chat.complete(request(model="offline/x"), BILL, "c2")
     assert offline.usage.source == "offline"
     assert (await states(store))[1][2] == 0
 
 
-async def test_an_unknown_price_is_an_unknown_cost(chat: MeteredChat, store: RunStore) -> None:
-    await chat.complete(request(model="acme/new"), BILL, "c1")
+async def test_no_price_no_call(chat: MeteredChat, store: RunStore, model: FakeModel) -> None:
+    with pytest.raises(ProviderError) as caught:
+        await chat.complete(request(model="acme/new"), BILL, "c1", retries=3)
+    error = caught.value
+    assert (error.kind, error.uncertain) == (FailureKind.PROVIDER_REJECTED, False)
+    assert error.detail == (
+        "no price for 'acme/new': add one to the price table that the profile names, or set "
+        "`unpriced_models: allow`"
+    )
+    assert (model.sent, await states(store)) == ([], [])
+    offline = await chat.complete(request(model="offline/x"), BILL, "c2", budget_nanousd=1)
+    assert offline.text
+
+
+@pytest.fixture
+def allowing(store: RunStore, clock: ManualClock, model: FakeModel) -> MeteredChat:
+    return MeteredChat(model, store, PRICES, clock, unpriced="allow")
+
+
+async def test_an_unknown_price_that_is_allowed_is_an_unknown_cost(
+    allowing: MeteredChat, store: RunStore
+) -> None:
+    await allowing.complete(request(model="acme/new"), BILL, "c1")
     assert (await states(store))[0][2] is None
 
 
-async def test_a_budget_refuses_what_has_no_price(chat: MeteredChat) -> None:
+async def test_an_answer_is_given_again_though_its_price_is_gone(
+    allowing: MeteredChat, chat: MeteredChat, model: FakeModel
+) -> None:
+    first = await allowing.complete(request(model="acme/new"), BILL, "c1")
+    assert await chat.complete(request(model="acme/new"), BILL, "c1") == first
+    assert len(model.sent) == 1
+
+
+async def test_a_budget_refuses_what_has_no_price_though_it_is_allowed(
+    allowing: MeteredChat,
+) -> None:
     with pytest.raises(Refusal) as caught:
-        await chat.complete(request(model="acme/new"), BILL, "c1", budget_nanousd=10**9)
+        await allowing.complete(request(model="acme/new"), BILL, "c1", budget_nanousd=10**9)
     assert caught.value.code == "unpriced"
-    offline = await chat.complete(request(model="offline/x"), BILL, "c2", budget_nanousd=1)
-    assert offline.text
 
 
 async def test_a_budget_bounds_the_output_of_a_call(chat: MeteredChat, model: FakeModel) -> None:
