@@ -6,39 +6,29 @@ An agent would reach by them what its sandbox must not. What it writes as data i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-_ROOTS = ("messages", "input", "system", "contents", "systemInstruction", "system_instruction")
-_INNER = ("content", "contents", "parts", "output", "source")
-_RESPONSES = ("functionResponse", "function_response")
+from fde_ray.model.prompt_parts import ROOTS, parts_in
+
 _LINKS = ("image_url", "video_url", "audio_url", "file_url")
 _FILES = ("file_data", "file_id", "file_url")
+_HOLDERS = frozenset((*_LINKS, *_FILES, "source", "fileData", "file"))
 _DATA = re.compile(r"\s*data:", re.IGNORECASE)
 _SCHEME = re.compile(r"\s*[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 
-def fetched_address(body: Mapping[str, Any]) -> str | None:
-    """Return the first address that would be fetched for a body of any dialect."""
-    roots = [body.get(name) for name in _ROOTS]
-    prompt, counted = body.get("prompt"), body.get("generateContentRequest")
-    if isinstance(prompt, dict) and isinstance(prompt.get("variables"), dict):
-        roots += prompt["variables"].values()
-    if isinstance(counted, dict):
-        roots += [counted.get(name) for name in _ROOTS]
-    return next((link for root in roots for part in _parts(root) for link in _links(part)), None)
+def fetched_address(parts: Iterable[dict[str, Any]]) -> str | None:
+    """Return the first address that would be fetched for the parts of a body of any dialect."""
+    links = (link for part in parts if not _HOLDERS.isdisjoint(part) for link in _links(part))
+    return next(links, None)
 
 
-def _parts(node: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(node, list):
-        for entry in node:
-            yield from _parts(entry)
-    elif isinstance(node, dict):
-        yield node
-        for name in (*_INNER, *_RESPONSES):
-            inner = node.get(name)
-            if isinstance(inner, list | dict):
-                yield from _parts(inner)
+def parts_of(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return all parts of what is said in a body; a count may hold it one level below."""
+    counted = body.get("generateContentRequest")
+    holders = (body, counted if isinstance(counted, dict) else {})
+    return parts_in(*(holder.get(name) for holder in holders for name in ROOTS))
 
 
 def _links(part: dict[str, Any]) -> Iterator[str]:

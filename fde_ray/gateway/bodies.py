@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic_core import from_json
@@ -16,7 +16,9 @@ from fde_ray.model.errors import Refusal, shortened
 from fde_ray.model.failures import Fault
 from fde_ray.model.wire import Action, Dialect, WireRequest
 
-from .addresses import fetched_address
+from .addresses import fetched_address, parts_of
+from .hosted_tools import hosted_tool
+from .kept_texts import kept_text
 
 _DROPPED = frozenset(
     {"model", "stream", "stream_options", "service_tier", "speed", "inference_geo"}
@@ -25,12 +27,6 @@ _DROPPED = frozenset(
     | {"models", "route", "provider", "fallbacks", "serviceTier"}
 )
 """Names and streaming go separately; prices, addresses and keys are not the agent's to choose."""
-_HOSTED = re.compile(
-    r"^(web_search|web_fetch|code_execution|file_search|code_interpreter|image_generation|mcp"
-    r"|google_?search|url_?context|google_?maps|retrieval|enterprise_?web_?search)",
-    re.IGNORECASE,
-)
-_HOSTED_FIELDS = ("web_search_options", "mcp_servers", "plugins")
 NUMBERS = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
 _PASSED_HEADERS = ("anthropic-version", "anthropic-beta")
@@ -80,7 +76,9 @@ def parse_body(
     _CHECKS[dialect](body)
     _check_settings(body)
     _check_tools(body)
-    _check_addresses(body)
+    parts = parts_of(body)
+    _check_addresses(parts)
+    _check_kept_texts(body, parts)
     options = body.get("stream_options")
     is_streamed = body.get("stream") is True if stream is None else stream
     return WireRequest(
@@ -109,10 +107,31 @@ def _check_responses(body: dict[str, Any]) -> None:
         raise bad("input must be a text or a list")
     if body.get("background"):
         raise bad("replies in the background are not served (background must be false)")
+    _check_compaction(body.get("context_management"))
+    items = body["input"] if isinstance(body.get("input"), list) else []
+    if any(isinstance(item, dict) and item.get("type") == "compaction_trigger" for item in items):
+        raise _compacted()
 
 
 def _check_anthropic(body: dict[str, Any]) -> None:
     _check_messages(body.get("messages"))
+    management = body.get("context_management")
+    _check_compaction(management.get("edits") if isinstance(management, dict) else None)
+
+
+def _check_compaction(edits: Any) -> None:
+    for edit in edits if isinstance(edits, list) else ():
+        kind = edit.get("type") if isinstance(edit, dict) else None
+        if isinstance(kind, str) and kind.startswith("compact"):
+            raise _compacted()
+
+
+def _compacted() -> Refusal:
+    """Other edits only leave something out."""
+    return bad(
+        "compaction at the provider is not served, it makes calls that nobody counts: shorten the "
+        "conversation yourself"
+    )
 
 
 def _check_gemini(body: dict[str, Any]) -> None:
@@ -191,27 +210,30 @@ def _check_tools(body: dict[str, Any]) -> None:
     tools = body.get("tools")
     if tools is not None and not isinstance(tools, list):
         raise bad("tools must be a list")
-    hosted = next((t for t in map(_hosted_tool, tools or ()) if t), None)
-    hosted = hosted or next((name for name in _HOSTED_FIELDS if body.get(name)), None)
-    if hosted:
+    if not all(isinstance(tool, dict) for tool in tools or ()):
+        raise bad("each tool must be an object")
+    hosted = hosted_tool(body)
+    if hosted is not None:
         reason = f"tools that run at the provider are not served: {hosted[:60]}"
         raise Refusal(400, Fault.AGENT, reason, code="hosted_tool")
 
 
-def _check_addresses(body: dict[str, Any]) -> None:
-    address = fetched_address(body)
+def _check_addresses(parts: list[dict[str, Any]]) -> None:
+    address = fetched_address(parts)
     if address is not None:
         reason = f"nothing is fetched for an agent; send it as data: {address[:60]}"
         raise Refusal(400, Fault.AGENT, shortened(reason), code="remote_content")
 
 
-def _hosted_tool(tool: Any) -> str | None:
-    if not isinstance(tool, dict):
-        raise bad("each tool must be an object")
-    kind = tool.get("type")
-    # Gemini names the kind of a tool by its key.
-    names: Iterable[Any] = (kind,) if isinstance(kind, str) else tool
-    return next((n for n in names if isinstance(n, str) and _HOSTED.match(n)), None)
+def _check_kept_texts(body: dict[str, Any], parts: list[dict[str, Any]]) -> None:
+    kept = kept_text(body, parts)
+    if kept is not None:
+        reason = (
+            f"what a provider keeps is not served ({kept}): send the whole conversation with each "
+            "call, and files as data (OpenAI responses: `store: false`, with "
+            "`include: [reasoning.encrypted_content]`)"
+        )
+        raise Refusal(400, Fault.AGENT, reason, code="kept_text")
 
 
 def _passed_headers(dialect: Dialect, headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -53,8 +53,6 @@ def parsed(dialect: Dialect, body: dict[str, Any]) -> WireRequest:
         ("responses", said({"type": "input_file", "file_url": LINK})),
         ("responses", {"input": [{"type": "function_call_output", "output": said(
             {"type": "input_image", "image_url": LINK})["input"]}]}),
-        ("responses", {"input": "x", "prompt": {"id": "p", "variables": {
-            "a": {"type": "input_image", "image_url": LINK}}}}),
         ("messages", user(sourced({"type": "url", "url": LINK}))),
         ("messages", user({"type": "tool_result", "tool_use_id": "t", "content": [
             {"type": "image", "source": {"type": "url", "url": LINK}}]})),
@@ -92,6 +90,162 @@ def test_what_lies_at_an_address_is_fetched_for_nobody(dialect: Dialect, body: A
 def test_data_and_words_about_addresses_pass(dialect: Dialect, body: Any) -> None:
     sent = parsed(dialect, body)
     assert {name: sent.body[name] for name in body} == body
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body", "names"),
+    [
+        ("responses", {"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
+        ("responses", {"input": "x", "conversation": "conv_1"}, "conversation"),
+        ("responses", {"input": "x", "conversation": {"id": "conv_1"}}, "conversation"),
+        ("responses", {"input": "x", "prompt": {"id": "pmpt_1"}}, "prompt"),
+        ("responses", {"prompt": {"id": "pmpt_1", "variables": {"a": "b"}}}, "prompt"),
+        ("responses", {"input": [{"type": "item_reference", "id": "msg_1"}]}, "item_reference"),
+        ("responses", {"input": [{"id": "msg_1"}]}, "item_reference"),
+        ("responses", {"input": [{"type": "reasoning", "id": "rs_1", "summary": [],
+            "encrypted_content": None}]}, "item_reference"),
+        ("responses", {"input": "x", "prompt_cache_options": {
+            "comparison_response_id": "resp_1"}}, "comparison_response_id"),
+        ("responses", said({"type": "input_file", "file_id": "file-1"}), "file_id"),
+        ("responses", said({"type": "input_image", "file_id": "file-1"}), "file_id"),
+        ("chat", user({"type": "file", "file": {"file_id": "file-1"}}), "file_id"),
+        ("chat", {"messages": [{"role": "assistant", "audio": {"id": "audio_1"}}]}, "audio.id"),
+        ("messages", user(sourced({"type": "file", "file_id": "file_1"})), "file_id"),
+        ("messages", user({"type": "container_upload", "file_id": "file_1"}), "file_id"),
+        ("gemini", {**GEMINI, "cachedContent": "cachedContents/1"}, "cachedContent"),
+        ("gemini", {**GEMINI, "cached_content": "cachedContents/1"}, "cached_content"),
+        ("gemini", {"generateContentRequest": {**GEMINI, "cachedContent": "c"}}, "cachedContent"),
+    ],
+)  # fmt: skip
+def test_what_a_provider_keeps_is_refused_and_the_words_say_what_to_do(
+    dialect: Dialect, body: Any, names: str
+) -> None:
+    with pytest.raises(Refusal) as refused:
+        parsed(dialect, body)
+    refusal = refused.value
+    assert (refusal.status, refusal.fault.value, refusal.code) == (400, "agent", "kept_text")
+    assert f"({names})" in refusal.reason
+    assert "send the whole conversation" in refusal.reason
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body"),
+    [
+        ("responses", {"input": "x", "store": False, "include": ["reasoning.encrypted_content"],
+            "previous_response_id": None, "conversation": None, "prompt_cache_key": "k"}),
+        ("responses", {"input": "x", "store": True}),
+        ("responses", {"input": [
+            {"role": "user", "content": "x", "id": "msg_1"},
+            {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
+            {"type": "reasoning", "id": "rs_2", "summary": [{"type": "summary_text", "text": "t"}]},
+            {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments":
+                '{"file_id": "1"}'},
+            {"type": "function_call_output", "call_id": "c", "output": '{"file_id": "1"}'}]}),
+        ("messages", user({"type": "tool_use", "id": "t", "name": "f", "input": {
+            "file_id": "1", "type": "item_reference"}})),
+        ("chat", {"messages": [{"role": "assistant", "content": "x", "audio": None}]}),
+        ("gemini", spoken({"functionResponse": {"name": "f", "response": {"file_id": "1"}}})),
+    ],
+)  # fmt: skip
+def test_what_is_sent_whole_passes(dialect: Dialect, body: Any) -> None:
+    sent = parsed(dialect, body)
+    assert {name: sent.body[name] for name in body} == body
+
+
+def tools(*given: Any) -> dict[str, Any]:
+    return {**CHAT, "tools": list(given)}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body"),
+    [
+        *(("responses", {"input": "x", "tools": [tool]}) for tool in (
+            {"type": "shell"},
+            {"type": "shell", "environment": {"type": "container_auto"}},
+            {"type": "shell", "environment": {"type": "container_reference", "container_id": "c"}},
+            {"type": "shell", "environment": "local"},
+            {"type": "web_search_2025_08_26"},
+            {"type": "file_search", "vector_store_ids": ["v"]},
+            {"type": "image_generation"},
+            {"type": "programmatic_tool_calling"},
+            {"type": "tool_search"},
+            {"type": "tool_search", "execution": "server"},
+            {"type": "x_search"},
+            {"type": "namespace", "name": "n", "tools": [{"type": "code_interpreter"}]},
+        )),
+        ("responses", {"input": [{"type": "additional_tools", "role": "developer", "tools": [
+            {"type": "mcp", "server_url": LINK}]}]}),
+        ("responses", {"input": [{"type": "tool_search_output", "tools": [
+            {"type": "web_search"}]}]}),
+        *(("messages", tools({"type": kind, "name": "n"})) for kind in (
+            "web_search_20260318", "web_fetch_20260318", "code_execution_20260521",
+            "advisor_20260301", "tool_search_tool_regex_20251119", "mcp_toolset",
+        )),
+        ("messages", {**CHAT, "container": {"skills": [{"type": "anthropic", "skill_id": "x"}]}}),
+        *(("gemini", {**GEMINI, "tools": [{name: {}}]}) for name in (
+            "googleSearch", "google_search_retrieval", "codeExecution", "code_execution",
+            "urlContext", "googleMaps", "fileSearch", "enterpriseWebSearch", "retrieval",
+            "mcpServers", "parallelAiSearch",
+        )),
+        ("gemini", {**GEMINI, "tools": [{"type": "function", "codeExecution": {}}]}),
+        *(("chat", tools({"type": kind})) for kind in (
+            "builtin_function", "browser_search", "document_library", "openrouter:web_search",
+        )),
+        ("chat", {**CHAT, "search_parameters": {"mode": "on"}}),
+        ("chat", {**CHAT, "enable_search": True}),
+    ],
+)  # fmt: skip
+def test_tools_that_run_at_a_provider_are_refused_by_any_name(dialect: Dialect, body: Any) -> None:
+    with pytest.raises(Refusal) as refused:
+        parsed(dialect, body)
+    refusal = refused.value
+    assert (refusal.status, refusal.fault.value, refusal.code) == (400, "agent", "hosted_tool")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body"),
+    [
+        *(("responses", {"input": "x", "tools": [tool]}) for tool in (
+            {"type": "shell", "environment": {"type": "local"}},
+            {"type": "local_shell"},
+            {"type": "apply_patch"},
+            {"type": "computer"},
+            {"type": "tool_search", "execution": "client"},
+            {"type": "custom", "name": "web_search"},
+            {"type": "function", "name": "code_execution", "parameters": {"mcp": 1}},
+            {"type": "namespace", "name": "mcp", "tools": [{"type": "function", "name": "f"}]},
+        )),
+        *(("messages", tools({"type": kind, "name": "n"})) for kind in (
+            "bash_20250124", "text_editor_20250728", "memory_20250818", "computer_20251124",
+        )),
+        ("messages", tools({"name": "web_fetch", "input_schema": {"type": "object"}})),
+        ("gemini", {**GEMINI, "tools": [{"functionDeclarations": []}, {"computerUse": {}}]}),
+        ("chat", {**CHAT, "plugins": [], "enable_search": False}),
+    ],
+)  # fmt: skip
+def test_tools_that_the_agents_program_runs_pass(dialect: Dialect, body: Any) -> None:
+    assert parsed(dialect, body).body.get("tools") == body.get("tools")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body"),
+    [
+        ("responses", {"input": "x", "context_management": [{"type": "compaction"}]}),
+        ("responses", {"input": [{"type": "compaction_trigger"}]}),
+        ("messages", {**CHAT, "context_management": {"edits": [{"type": "compact_20260112"}]}}),
+    ],
+)
+def test_a_provider_makes_no_calls_of_its_own_to_compact_a_conversation(
+    dialect: Dialect, body: Any
+) -> None:
+    with pytest.raises(Refusal, match="compaction") as refused:
+        parsed(dialect, body)
+    assert refused.value.status == 400
+
+
+def test_leaving_out_old_results_of_tools_is_no_call() -> None:
+    edits = {"edits": [{"type": "clear_tool_uses_20250919"}, {"type": "clear_thinking_20251015"}]}
+    assert parsed("messages", {**CHAT, "context_management": edits}).body["context_management"]
 
 
 def test_of_two_limits_the_larger_is_reserved_and_both_are_bounded() -> None:
