@@ -133,7 +133,7 @@ def check(
         elif spec is not None:
             say(f"every model of {spec} has a price")
     if lacking:
-        note("calls of these models have an unknown cost; under a budget they are refused")
+        note("these models are refused; add prices, or set `unpriced_models: allow` in the profile")
         raise typer.Exit(1)
 
 
@@ -287,12 +287,15 @@ def _listed(name: str, quote: Quote | None) -> dict[str, Any]:
 
 
 def _ledger(name: str, profile: Path | None) -> list[LedgerLine]:
-    from fde_ray.metering.ledger_files import lines_in
+    from fde_ray.metering.ledger_files import lines_in, skipped_in
 
+    from .output import note
     from .setting import profile_from, wait_for
 
     place = Path(name)
     if place.exists():
+        for path in skipped_in(place):
+            note(f"skipped {path.name}: no part of a ledger has such a name")
         return lines_in(place)
     return wait_for(_stored(profile_from(profile), name))
 

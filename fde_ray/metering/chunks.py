@@ -16,10 +16,16 @@ _PATHS = {
     "cached_tokens": ("prompt_tokens_details.cached_tokens", "prompt_cache_hit_tokens"),
     "cache_write_5m_tokens": (
         f"{_WRITES}_token_details.ephemeral_5m_input_tokens",
+        f"{_WRITES}_token_details.ephemeral_30m_input_tokens",
+        "prompt_tokens_details.cache_write_tokens_details.ttl_30m_tokens",
         f"{_WRITES}_tokens",
         "prompt_tokens_details.cache_write_tokens",
     ),
-    "cache_write_1h_tokens": (f"{_WRITES}_token_details.ephemeral_1h_input_tokens",),
+    "cache_write_1h_tokens": (
+        f"{_WRITES}_token_details.ephemeral_1h_input_tokens",
+        f"{_WRITES}_token_details.ephemeral_12h_input_tokens",
+        "prompt_tokens_details.cache_write_tokens_details.ttl_12h_tokens",
+    ),
     "reasoning_tokens": ("completion_tokens_details.reasoning_tokens",),
 }
 """Where servers say what; the first that holds a count is taken."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from io import BufferedReader
@@ -16,12 +17,16 @@ from fde_ray.model.ledgers import LedgerLine
 
 MOST_BYTES = 1_000_000
 ENDINGS = (".jsonl", ".jsonl.gz")
+_WHOLE = ("ledger.jsonl", "ledger.jsonl.gz")
+_PART = re.compile(r"[A-Za-z0-9._-]{1,250}-[0-9]{6,}\.jsonl(\.gz)?")
+"""`<replica>-<seq>`, after the names of run and attempt in a pulled folder."""
 
 
 def lines_in(place: Path) -> list[LedgerLine]:
-    """Return the rows of a file, or of a folder's `calls/` and `ledger.jsonl`, each once, in order.
+    """Return the rows of a file, or of a folder's ledger, each once, in order.
 
-    UserError says what is wrong, with file and line.
+    A ledger in a folder is `ledger.jsonl` and the parts that planes write, in `calls/` if that is
+    there. UserError says what is wrong, with file and line.
     """
     found: dict[tuple[str, int], LedgerLine] = {}
     for path in _files(place):
@@ -43,11 +48,24 @@ def _files(place: Path) -> list[Path]:
         return [place]
     if not place.is_dir():
         raise UserError(f"there is no ledger at {place}: no such file or folder")
-    calls = place / "calls" if (place / "calls").is_dir() else place
-    found = sorted(path for path in calls.iterdir() if path.name.endswith(ENDINGS))
+    found = [path for path in _rows_in(place) if _is_ledger(path)]
     if not found:
         raise UserError(f"{place} holds no ledger; pull it with `results pull --only calls`")
     return found
+
+
+def skipped_in(place: Path) -> list[Path]:
+    """Return the files of rows in a folder that are no part of its ledger, going by their names."""
+    return [path for path in _rows_in(place) if not _is_ledger(path)] if place.is_dir() else []
+
+
+def _rows_in(folder: Path) -> list[Path]:
+    calls = folder / "calls" if (folder / "calls").is_dir() else folder
+    return sorted(path for path in calls.iterdir() if path.name.endswith(ENDINGS))
+
+
+def _is_ledger(path: Path) -> bool:
+    return path.name in _WHOLE or _PART.fullmatch(path.name) is not None
 
 
 def _lines(path: Path) -> Iterator[LedgerLine]:

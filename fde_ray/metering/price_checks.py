@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fde_ray.model.specs import SweepSpec
 
 from .prices import PriceTable
-from .quotes import Quote, Rates
+from .quotes import Price, Quote, Rates
 
 OLD_DAYS = 120
 
@@ -41,11 +41,19 @@ class Difference(NamedTuple):
 def doubts(table: PriceTable, today: date) -> list[Doubt]:
     """Return what may be a slip: nothing here is refused."""
     return [
-        Doubt(name, text)
-        for name, price in table.models.items()
-        for quote in price.quotes
-        for text in _doubts(quote, today)
+        Doubt(name, text) for name, price in table.models.items() for text in _grouped(price, today)
     ]
+
+
+def _grouped(price: Price, today: date) -> Iterator[str]:
+    """Yield each doubt once, with the dates of its prices unless it is of all."""
+    found: dict[str, list[str]] = {}
+    for quote in price.quotes:
+        for text in dict.fromkeys(_doubts(quote, today)):
+            found.setdefault(text, []).append(quote.effective_from or "ever")
+    for text, days in found.items():
+        is_of_all = len(days) == len(price.quotes)
+        yield text if is_of_all else f"{text} (prices since {', '.join(days)})"
 
 
 def _doubts(quote: Quote, today: date) -> Iterator[str]:

@@ -121,13 +121,39 @@ def test_usage_without_a_count_is_none(dialect: Dialect, raw: dict[str, Any]) ->
     assert rules_of(dialect).usage(raw, asked(dialect)) is None
 
 
-def test_cache_writes_of_an_unknown_kind_are_the_dearest_that_were_asked_for() -> None:
-    raw = {"input_tokens": 1, "cache_creation_input_tokens": 7, "output_tokens": 1}
-    request = asked("messages", system=[{"cache_control": {"type": "ephemeral", "ttl": "1h"}}])
-    usage = rules_of("messages").usage(raw, request)
+@pytest.mark.parametrize(
+    ("dialect", "raw", "body"),
+    [
+        ("messages", {"input_tokens": 1, "cache_creation_input_tokens": 7, "output_tokens": 1},
+         {"system": [{"cache_control": {"type": "ephemeral", "ttl": "1h"}}]}),
+        ("responses", {"input_tokens": 8, "input_tokens_details": {"cache_write_tokens": 7}},
+         {"prompt_cache_options": {"ttl": "12h"}}),
+        ("chat", {"prompt_tokens": 8, "prompt_tokens_details": {"cache_write_tokens": 7}},
+         {"prompt_cache_options": {"ttl": "12h"}}),
+    ],
+)  # fmt: skip
+def test_cache_writes_of_an_unknown_kind_are_the_dearest_that_were_asked_for(
+    dialect: Dialect, raw: dict[str, Any], body: dict[str, Any]
+) -> None:
+    plain = rules_of(dialect).usage(raw, asked(dialect))
+    assert plain is not None
+    assert (plain.cache_write_5m_tokens, plain.cache_write_1h_tokens) == (7, None)
+    usage = rules_of(dialect).usage(raw, asked(dialect, **body))
     assert usage is not None
     assert (usage.cache_write_5m_tokens, usage.cache_write_1h_tokens) == (0, 7)
     assert usage.source == "estimated"
+
+
+@pytest.mark.parametrize("dialect", ["responses", "chat"])
+def test_openai_tells_caches_of_minutes_and_of_hours_apart(dialect: Dialect) -> None:
+    kinds = {"ttl_30m_tokens": 3, "ttl_12h_tokens": 4}
+    details = {"cache_write_tokens": 7, "cache_write_tokens_details": kinds}
+    name = "input_tokens" if dialect == "responses" else "prompt_tokens"
+    raw = {name: 20, f"{name}_details": details}
+    usage = rules_of(dialect).usage(raw, asked(dialect, prompt_cache_options={"ttl": "12h"}))
+    assert usage is not None
+    assert (usage.cache_write_5m_tokens, usage.cache_write_1h_tokens) == (3, 4)
+    assert usage.source == "provider"
 
 
 def test_usage_that_grows_with_each_event_is_not_added_up() -> None:

@@ -68,6 +68,32 @@ def test_slips_are_pointed_at() -> None:
     }
 
 
+def test_a_doubt_of_all_dated_prices_is_told_once_and_of_some_with_their_days() -> None:
+    odd = {"source": "page", "checked": "2026-01-01"}
+    cheap, dear = {"input": "3", "output": "1"}, {"input": "3", "output": "15"}
+    prices = [
+        {**odd, "per_million": dear},
+        {**odd, "per_million": cheap, "effective_from": "2026-09-01"},
+        {**odd, "per_million": cheap, "effective_from": "2027-01-01"},
+    ]
+    tier = {"prompt_tokens_over": 10, "output": "2"}
+    found = doubts(
+        table(
+            dated={"dated": prices},
+            tiered={**GOOD, "tiers": [tier, tier | {"prompt_tokens_over": 20}]},
+        ),
+        TODAY,
+    )
+    assert [tuple(one) for one in found] == [
+        ("dated", "its source was last checked on 2026-01-01"),
+        (
+            "dated",
+            "output 1 is cheaper than input 3 (prices since 2026-09-01, 2027-01-01)",
+        ),
+        ("tiered", "output 2 is cheaper than input 3"),
+    ]
+
+
 def test_the_roles_of_every_model_are_told() -> None:
     panel = ("detector", "extractor", "judge")
     assert models_of(spec()) == {

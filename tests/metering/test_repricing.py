@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fde_ray.metering.ledger_files import MOST_BYTES, ledger_bytes, lines_in
+from fde_ray.metering.ledger_files import MOST_BYTES, ledger_bytes, lines_in, skipped_in
 from fde_ray.metering.prices import PriceTable
 from fde_ray.metering.repricing import by_model, cost_by, repriced
 from fde_ray.model.errors import SpecError, UserError
@@ -125,6 +125,22 @@ def test_a_pulled_folder_gives_each_row_once_and_its_latest_state(tmp_path: Path
     for place in (tmp_path, calls):
         (found,) = lines_in(place)
         assert found.state == "finished"
+
+
+def test_other_rows_in_a_folder_are_no_ledger_and_are_told(tmp_path: Path) -> None:
+    row = json.dumps(ROW) + "\n"
+    for name in ("ledger.jsonl", "r.1.a-000000.jsonl", "all-000000.jsonl"):
+        (tmp_path / name).write_text(row)
+    for name in ("repriced.jsonl", "dialogue.jsonl", "notes-1.jsonl", "a-000000.jsonl.bak"):
+        (tmp_path / name).write_text("{}\n")
+    assert [one.key for one in lines_in(tmp_path)] == [LedgerLine.model_validate(ROW).key]
+    found = [path.name for path in skipped_in(tmp_path)]
+    assert found == ["dialogue.jsonl", "notes-1.jsonl", "repriced.jsonl"]
+    assert skipped_in(tmp_path / "repriced.jsonl") == []
+    for name in ("ledger.jsonl", "r.1.a-000000.jsonl", "all-000000.jsonl"):
+        (tmp_path / name).unlink()
+    with pytest.raises(UserError, match="holds no ledger"):
+        lines_in(tmp_path)
 
 
 @pytest.mark.parametrize(

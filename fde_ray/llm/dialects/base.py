@@ -110,6 +110,22 @@ def counts(raw: Json, **names: str) -> dict[str, int]:
     return {field: n for field, n in found.items() if n is not None}
 
 
+def cache_writes(
+    whole: int | None, short: int | None, long: int | None, request: WireRequest
+) -> Json:
+    """Return how much went to caches that live for minutes and for hours, in fields of `Usage`.
+
+    Of a total without its kinds nobody says how much was for hours: none unless that was asked for,
+    else all of it at most.
+    """
+    source: Json = {}
+    if short is None and long is None and whole is not None:
+        short = whole
+        if whole and request.asks_for_long_cache:
+            short, long, source = 0, whole, {"source": "estimated"}
+    return {"cache_write_5m_tokens": short, "cache_write_1h_tokens": long, **source}
+
+
 def at(value: Any, path: str) -> Any:
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None

@@ -11,7 +11,17 @@ from fde_ray.metering.chunks import usage_of
 from fde_ray.model.chat import Usage
 from fde_ray.model.wire import Dialect, WireRequest
 
-from .base import Answer, Json, event, member, objects, raise_inner_error, spliced, text
+from .base import (
+    Answer,
+    Json,
+    cache_writes,
+    event,
+    member,
+    objects,
+    raise_inner_error,
+    spliced,
+    text,
+)
 
 DONE = b"data: [DONE]\n\n"
 _SAID_ONCE = frozenset({"role", "id", "type", "index", "format"})
@@ -52,7 +62,11 @@ class Chat:
         )
 
     def usage(self, raw: Json, request: WireRequest) -> Usage | None:
-        return usage_of(raw)
+        usage = usage_of(raw)
+        if usage is None or usage.cache_write_1h_tokens is not None:
+            return usage
+        short = usage.cache_write_5m_tokens
+        return usage.evolve(**cache_writes(short, None, None, request)) if short else usage
 
     def fold(self) -> ChatFold:
         return ChatFold()

@@ -12,7 +12,18 @@ from fde_ray.llm.sse import Event
 from fde_ray.model.chat import Usage
 from fde_ray.model.wire import Dialect, WireRequest
 
-from .base import Answer, Json, counts, event, joined, member, objects, spliced, text
+from .base import (
+    Answer,
+    Json,
+    cache_writes,
+    counts,
+    event,
+    joined,
+    member,
+    objects,
+    spliced,
+    text,
+)
 
 VERSION = "2023-06-01"
 MAX_BLOCKS = 10_000
@@ -67,12 +78,7 @@ class Messages:
             usage["cached_tokens"] = found["read"]
         five, hour = found.get("five"), found.get("hour")
         written = found.get("written", (five or 0) + (hour or 0))
-        if five is None and hour is None and "written" in found:
-            five = written
-            if written and b'"ttl":"1h"' in request.core:
-                # Nobody says how much of it was for an hour: at most all.
-                five, hour, usage["source"] = 0, written, "estimated"
-        usage |= {"cache_write_5m_tokens": five, "cache_write_1h_tokens": hour}
+        usage |= cache_writes(found.get("written"), five, hour, request)
         if "fresh" in found:
             usage["prompt_tokens"] = found["fresh"] + found.get("read", 0) + written
         return Usage.model_validate(usage)

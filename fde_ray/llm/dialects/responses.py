@@ -10,9 +10,21 @@ from fde_ray.llm.sse import Event
 from fde_ray.model.chat import Usage
 from fde_ray.model.wire import Dialect, WireRequest
 
-from .base import Answer, Json, counts, event, member, objects, raise_inner_error, spliced, text
+from .base import (
+    Answer,
+    Json,
+    cache_writes,
+    counts,
+    event,
+    member,
+    objects,
+    raise_inner_error,
+    spliced,
+    text,
+)
 
 _ENDS = ("response.completed", "response.incomplete")
+_WRITES = "input_tokens_details.cache_write"
 
 
 class Responses:
@@ -52,10 +64,19 @@ class Responses:
             prompt_tokens="input_tokens",
             completion_tokens="output_tokens",
             cached_tokens="input_tokens_details.cached_tokens",
-            cache_write_5m_tokens="input_tokens_details.cache_write_tokens",
             reasoning_tokens="output_tokens_details.reasoning_tokens",
         )
-        return Usage.model_validate({**found, "source": "provider"}) if found else None
+        written = counts(
+            raw,
+            whole=f"{_WRITES}_tokens",
+            short=f"{_WRITES}_tokens_details.ttl_30m_tokens",
+            long=f"{_WRITES}_tokens_details.ttl_12h_tokens",
+        )
+        if not found and not written:
+            return None
+        whole, short, long = (written.get(kind) for kind in ("whole", "short", "long"))
+        writes = cache_writes(whole, short, long, request)
+        return Usage.model_validate({"source": "provider", **found, **writes})
 
     def fold(self) -> ResponsesFold:
         return ResponsesFold()
