@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.network import OWN_PREFIXES
 from tests.postgresql import Server, running_postgresql
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
@@ -26,13 +27,11 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 
-_LOOPBACK = ("127.", "::1", "localhost")
-
 
 def _stays_on_this_machine(family: int, address: Any) -> bool:
     if family not in (socket.AF_INET, socket.AF_INET6):
         return True
-    return str(address[0]).startswith(_LOOPBACK)
+    return str(address[0]).startswith(tuple(OWN_PREFIXES))
 
 
 @pytest.fixture(autouse=True, scope="session")

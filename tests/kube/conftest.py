@@ -12,8 +12,10 @@ from collections.abc import Iterator
 import pytest
 
 from cluster.lab.layout import Layout, find_layout
+from cluster.lab.state import read_state
 from tests.kube.commands import lab_command
 from tests.kube.kubectl import Kubectl
+from tests.network import OWN_PREFIXES
 
 _numbers = itertools.count()
 
@@ -36,6 +38,11 @@ def kubectl(layout: Layout, _as_found: None) -> Kubectl:
     done = lab_command("up")
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"export KUBECONFIG={layout.kubeconfig}\n"
+    state = read_state(layout)
+    assert state is not None
+    for address in (str(state.network.node), str(state.network.machine)):
+        if address not in OWN_PREFIXES:
+            OWN_PREFIXES.append(address)
     return Kubectl(layout.bin / "kubectl", layout.kubeconfig)
 
 
