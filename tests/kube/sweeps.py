@@ -1,0 +1,140 @@
+"""Whole sweeps on the lab: planes as processes of their own, pods behind a fence, one driver."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cluster.lab.layout import Layout, image
+from cluster.lab.state import read_state
+from tests.e2e.driving import COMMAND, environment, said, started
+from tests.kube.kubectl import Kubectl, until
+
+CASES = ("017", "036")
+SYSTEMS = ("literal", "reference")
+SPEC = {
+    "schema": "fde_ray.sweep/1",
+    "name": "pods",
+    "cases": list(CASES),
+    "conditions": ["hidden"],
+    "repeats": 1,
+    "limits": {
+        "time": "10m", "cpu": 0.2, "memory": "256MiB", "disk": "64MiB", "processes": 128,
+        "archive": "64MiB", "pause_cap": "10m",
+    },
+    "customer": {"model": "offline/customer"},
+    "panel": {"models": [f"offline/extractor-{n}" for n in range(1, 6)], "time": "5m"},
+    "systems": [
+        {"name": name, "scaffold": "scripted", "model": f"offline/{name}"} for name in SYSTEMS
+    ],
+}  # fmt: skip
+ENDS_WITHIN_S = 900.0
+
+
+class Site(NamedTuple):
+    """Where a sweep in pods runs."""
+
+    home: Path
+    profile: Path
+    spec: Path
+    namespace: str
+
+    def sweep(self, *words: str) -> tuple[str, ...]:
+        return ("sweep", *words, "--profile", str(self.profile))
+
+
+def spec_file(folder: Path) -> Path:
+    path = folder / "pods.yaml"
+    path.write_text(json.dumps(SPEC))
+    return path
+
+
+@contextmanager
+def site(kubectl: Kubectl, layout: Layout, home: Path, name: str, runtime: str) -> Iterator[Site]:
+    """Have planes that pods reach and a fenced namespace; take both down at the end."""
+    state = read_state(layout)
+    assert state is not None
+    machine = str(state.network.machine)
+    run, grade = (f"{machine}:{port}" for port in _free_ports(machine, 2))
+    profile = home / "profile.yaml"
+    profile.write_text(json.dumps({
+        "schema": "fde_ray.profile/1",
+        "planes": {"run": f"http://{run}", "grade": f"http://{grade}"},
+        "concurrency": {"runs": 4, "gradings": 4},
+        "sandbox": {
+            "runtime": "kubernetes",
+            "kubernetes": {
+                "namespace": name,
+                "image": image("run"),
+                "pull": "Never",
+                "runtime_class": runtime,
+                "kubeconfig": str(layout.kubeconfig),
+                "scoring": "local",
+                "shim_cpu": 0.05,
+                "shim_memory": "128MiB",
+            },
+        },
+    }))  # fmt: skip
+    with ExitStack() as stack:
+        fence = _said(home, "cluster", "render", "--profile", str(profile))
+        kubectl.run("apply", "--server-side", "-f", "-", text=fence)
+        stack.callback(kubectl.delete_namespace, name)
+        for plane, address in (("run-plane", run), ("grade-plane", grade)):
+            words = ("serve", plane, "--listen", address, "--profile", str(profile))
+            stack.enter_context(_served(home, address, *words))
+        yield Site(home, profile, spec_file(home), name)
+
+
+@contextmanager
+def _served(home: Path, address: str, *words: str) -> Iterator[None]:
+    log = home / f"{words[1]}.log"
+    with open(log, "wb") as file:
+        process = subprocess.Popen(
+            [*COMMAND, *words],
+            env=environment(home), stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+        )  # fmt: skip
+    try:
+        until(lambda: _listens(address) or process.poll() is not None, 60, f"a plane at {address}")
+        assert process.poll() is None, log.read_text()[-2000:]
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _listens(address: str) -> bool:
+    """Ask in a process of its own: this one may not connect beyond loopback."""
+    host, _, port = address.rpartition(":")
+    program = f"import socket; socket.create_connection(({host!r}, {port}), 2).close()"
+    asked = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    return asked.returncode == 0
+
+
+def _free_ports(host: str, count: int) -> list[int]:
+    with ExitStack() as stack:
+        found = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in found:
+            each.bind((host, 0))
+        return [each.getsockname()[1] for each in found]
+
+
+def _said(home: Path, *words: str) -> str:
+    with started(home, *words) as process:
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err.decode()[-2000:]
+    return out.decode()
+
+
+def pods_of(kubectl: Kubectl, namespace: str) -> list[dict[str, Any]]:
+    return list(kubectl.get(namespace, "pods")["items"])
+
+
+def inline(home: Path) -> None:
+    """Carry the same sweep out on this machine."""
+    said(home, "sweep", "submit", str(spec_file(home)), "--json")

@@ -1,0 +1,63 @@
+"""A sweep of two cases in pods ends as the same sweep on this machine does."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.lab.layout import Layout
+from tests.e2e.driving import canonical_results, results, said, started
+from tests.kube.kubectl import Kubectl, phase, until
+from tests.kube.pods import RUNTIMES
+from tests.kube.sweeps import CASES, ENDS_WITHIN_S, SYSTEMS, inline, pods_of, site
+
+pytestmark = pytest.mark.kube
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    home = tmp_path_factory.mktemp("inline")
+    inline(home)
+    found = canonical_results(home, "pods")
+    assert len(found) == len(CASES) * len(SYSTEMS)
+    return found
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_sweep_in_pods_gives_the_same_results(
+    kubectl: Kubectl, layout: Layout, tmp_path: Path, undisturbed: dict[str, Any], runtime: str
+) -> None:
+    name = f"sweep-{runtime}-{os.getpid()}"
+    with site(kubectl, layout, tmp_path, name, runtime) as here:
+        said(tmp_path, *here.sweep("submit", str(here.spec), "--json"))
+        assert canonical_results(tmp_path, "pods") == undisturbed
+        assert not pods_of(kubectl, name), "nothing is left of sessions that have ended"
+
+
+def test_a_driver_that_is_killed_leaves_its_pods_and_the_next_one_goes_on_with_them(
+    kubectl: Kubectl, layout: Layout, tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    name = f"sweep-killed-{os.getpid()}"
+    with site(kubectl, layout, tmp_path, name, "gvisor") as here:
+        submit = here.sweep("submit", str(here.spec), "--json")
+
+        def running() -> set[str]:
+            pods = pods_of(kubectl, name)
+            return {pod["metadata"]["uid"] for pod in pods if phase(pod) == "Running"}
+
+        with started(tmp_path, *submit) as driver:
+            until(lambda: len(running()) >= 2 or driver.poll() is not None, 120, "running pods")
+            assert driver.poll() is None
+            driver.kill()
+            driver.communicate()
+        left = running()
+        assert left, "pods outlive their driver"
+        with started(tmp_path, *submit) as again:
+            _, err = again.communicate(timeout=ENDS_WITHIN_S)
+        assert again.returncode == 0, err.decode()[-2000:]
+        assert canonical_results(tmp_path, "pods") == undisturbed
+        attempts = [len(result.attempts) for result in results(tmp_path, "pods").values()]
+        assert attempts == [1] * len(undisturbed), "no run began anew"
