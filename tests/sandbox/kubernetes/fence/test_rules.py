@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fde_ray.sandbox.kubernetes.fence import FenceSettings, parsed_peer
@@ -48,3 +50,9 @@ def test_images_and_user_namespaces_are_asked_for_where_the_operator_does() -> N
 
 def test_a_fence_without_runtime_class_takes_no_pod_that_names_one() -> None:
     assert rules(runtime_class=None)["runtime_class"].unless.endswith('== ""')
+
+
+def test_page_names_each_rule() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    named = rules(images=["registry/"], user_namespaces=True)
+    assert [name for name in named if f"`{name}`" not in page] == []
