@@ -8,6 +8,7 @@ from fde_ray.gateway.messages import (
     Heartbeat,
     HeartbeatReply,
     StartedReply,
+    StartedRequest,
     TokenReply,
     TokenRequest,
     TurnReply,
@@ -64,6 +65,7 @@ SHIM_OPERATIONS = (
         "started",
         "Start the agent's clock; the first call counts.",
         says(StartedReply),
+        {JSON: StartedRequest},
     ),
     Operation(
         "POST",
