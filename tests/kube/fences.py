@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
 
+from cluster.lab.layout import Layout
+from cluster.lab.state import read_state
 from fde_ray.sandbox.kubernetes.fence import FenceSettings, as_yaml, fence_objects, parsed_peer
 from tests.kube.kubectl import Kubectl, until
 from tests.sandbox.kubernetes.weaker_pods import IMAGES
@@ -47,6 +50,31 @@ def applied(
         kubectl.run(*pods)
         own = [each for each in objects if each["kind"] not in _SHARED]
         kubectl.run("delete", "--wait=false", "--ignore-not-found", "-f", "-", text=as_yaml(own))
+
+
+class Planes(NamedTuple):
+    """Addresses on the machine that take connections, as gateways beside the lab do."""
+
+    run: str
+    grade: str
+
+
+@contextmanager
+def listening_planes(layout: Layout) -> Iterator[Planes]:
+    state = read_state(layout)
+    assert state is not None
+    host = str(state.network.machine)
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(socket.create_server((host, 0), backlog=512)) for _ in range(2)
+        ]
+        yield Planes(*(f"{host}:{each.getsockname()[1]}" for each in servers))
+
+
+def around(planes: Planes, **more: Any) -> FenceSettings:
+    """Return the settings of a fence that lets pods reach these planes."""
+    run, grade = ((parsed_peer(address),) for address in planes)
+    return settings(run_plane=run, grade_plane=grade, **more)
 
 
 def until_admission_works(kubectl: Kubectl, weak: Object) -> None:

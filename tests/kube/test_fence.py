@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from fde_ray.model.kubernetes import KubernetesProfile
+from fde_ray.sandbox.kubernetes import contract as c
+from fde_ray.sandbox.kubernetes.checking.canaries import decoy, lookout
 from fde_ray.sandbox.kubernetes.fence import FenceSettings
 from fde_ray.sandbox.kubernetes.fence.weaknesses import weaknesses
 from tests.kube.fences import (
@@ -19,7 +23,14 @@ from tests.kube.fences import (
     until_admission_works,
 )
 from tests.kube.kubectl import Kubectl, until
-from tests.sandbox.kubernetes.weaker_pods import OTHER_ACCOUNT, WEAKER, good_pod, weaker
+from tests.sandbox.kubernetes.weaker_pods import (
+    IMAGE,
+    OTHER_ACCOUNT,
+    WEAKER,
+    Change,
+    good_pod,
+    weaker,
+)
 
 pytestmark = pytest.mark.kube
 
@@ -93,6 +104,30 @@ def test_pod_that_is_there_keeps_its_labels_size_and_programs(
     size = {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}
     told = patched("resize", {"containers": [{"name": "agent", "resources": size}]})
     assert "request: resize: " in told
+
+
+def test_canary_is_taken_and_may_be_nothing_else(kubectl: Kubectl, fence: FenceSettings) -> None:
+    profile = KubernetesProfile(namespace=fence.namespace, image=IMAGE, pull="Never")
+    bait = decoy("bait", profile)
+    seen = lookout("seen", "solve", profile, wanted=["10.0.0.7:1"], forbidden=[], limit_s=5)
+    wrong: dict[str, Change] = {
+        "shard": lambda pod: pod["metadata"]["labels"].update({c.LABEL_SHARD: "3"}),
+        "containers": lambda pod: pod["spec"]["containers"][0].update(name=c.AGENT),
+        "command": lambda pod: pod["spec"]["containers"][0].update(command=["sleep", "9"]),
+        "environment": lambda pod: pod["spec"]["containers"][0].update(
+            env=[{"name": c.CONFIG_VARIABLE, "value": "{}"}]
+        ),
+        "priority_class": lambda pod: pod["spec"].update(priorityClassName=c.PRIORITY_SOLVE),
+    }
+    changed = [copy.deepcopy(seen) for _ in wrong]
+    for pod, (name, change) in zip(changed, wrong.items(), strict=True):
+        pod["metadata"]["name"] = name.replace("_", "-")
+        change(pod)
+    told = refusals(kubectl, [bait, seen, *changed])
+    assert set(told) == {name.replace("_", "-") for name in wrong}
+    rules = {rule.name: rule.message for rule in weaknesses(fence)}
+    rules["environment"] = rules["secret_outside_shim"]
+    assert all(told[name.replace("_", "-")].endswith(rules[name]) for name in wrong)
 
 
 def test_pod_that_wants_to_preempt_is_refused(kubectl: Kubectl, fence: FenceSettings) -> None:

@@ -6,17 +6,15 @@ Each closed address is open for a pod that no fence holds, or its silence would 
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from cluster.lab.layout import Layout
 from cluster.lab.state import read_state
-from fde_ray.sandbox.kubernetes.fence import FenceSettings, parsed_peer
-from tests.kube.fences import applied, settings
+from fde_ray.sandbox.kubernetes.fence import FenceSettings
+from tests.kube.fences import Planes, applied, around, listening_planes
 from tests.kube.kubectl import Kubectl, until
 from tests.kube.pods import RUNTIMES, container, pod
 from tests.kube.test_policy import PORT, SERVER
@@ -45,30 +43,15 @@ _ONLY_NETWORK = frozenset(
 """Left out, so that pods here may run programs of the test."""
 
 
-class Planes:
-    """Two that answer on the machine, as gateways beside the lab do."""
-
-    def __init__(self, stack: ExitStack, host: str) -> None:
-        self.run, self.grade = (
-            stack.enter_context(socket.create_server((host, 0), backlog=512)).getsockname()
-            for _ in range(2)
-        )
-
-
 @pytest.fixture
 def planes(kubectl: Kubectl, layout: Layout) -> Iterator[Planes]:
-    state = read_state(layout)
-    assert state is not None
-    with ExitStack() as stack:
-        yield Planes(stack, str(state.network.machine))
+    with listening_planes(layout) as found:
+        yield found
 
 
 @pytest.fixture
 def fence(kubectl: Kubectl, planes: Planes) -> Iterator[FenceSettings]:
-    run, grade = (parsed_peer(f"{host}:{port}") for host, port in (planes.run, planes.grade))
-    with applied(
-        kubectl, settings(run_plane=(run,), grade_plane=(grade,)), but=_ONLY_NETWORK
-    ) as chosen:
+    with applied(kubectl, around(planes), but=_ONLY_NETWORK) as chosen:
         ask = ("get", "-n", chosen.namespace, "serviceaccount", "default")
         until(lambda: kubectl.attempt(*ask).returncode == 0, 20, "the service account")
         yield chosen
@@ -98,6 +81,11 @@ def address(kubectl: Kubectl, namespace: str, name: str) -> tuple[str, int]:
     return str(kubectl.pod(namespace, name)["status"]["podIP"]), PORT
 
 
+def endpoint(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_each_role_reaches_its_plane_alone(
     kubectl: Kubectl, namespace: str, fence: FenceSettings, planes: Planes, layout: Layout,
@@ -109,8 +97,8 @@ def test_each_role_reaches_its_plane_alone(
         listener(fence.namespace, "other-run", role="solve"), listener(namespace, "stranger")
     )
     targets = {
-        "run-plane": planes.run,
-        "grade-plane": planes.grade,
+        "run-plane": endpoint(planes.run),
+        "grade-plane": endpoint(planes.grade),
         "stranger": address(kubectl, namespace, "stranger"),
         "api-service": (str(state.network.api_service), 443),
         "api-node": (str(state.network.node), 6443),
