@@ -109,6 +109,10 @@ class Replica:
         assert self.pid is not None
         os.kill(self.pid, number)
 
+    @property
+    def lives(self) -> bool:
+        return self.pid is not None and Path(f"/proc/{self.pid}").exists()
+
     async def ready(self) -> None:
         transport = httpx.AsyncHTTPTransport(uds=str(self.admin), retries=0)
         async with (
@@ -247,11 +251,12 @@ class Fleet:
         self.may_end = asyncio.Event()
 
     async def leave(self) -> None:
-        """Ask all replicas to end, and wait until they have."""
+        """Ask all replicas to end, and wait until they have: the last thing that they do is to give
+        back what they hold of budgets."""
         for replica in self.replicas:
             replica.kill(signal.SIGTERM)
         async with asyncio.timeout(60):
-            while any(r.socket.exists() or r.admin.exists() for r in self.replicas):  # noqa: ASYNC110
+            while any(replica.lives for replica in self.replicas):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
     async def driven(self) -> None:
