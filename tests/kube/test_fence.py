@@ -29,6 +29,7 @@ from tests.sandbox.kubernetes.weaker_pods import (
     WEAKER,
     Change,
     good_pod,
+    rule_of,
     weaker,
 )
 
@@ -56,7 +57,7 @@ def test_each_weaker_pod_is_refused_by_its_own_rule(kubectl: Kubectl, fence: Fen
     wrong = {
         name: told.get(pod["metadata"]["name"])
         for name, pod in pods.items()
-        if not told.get(pod["metadata"]["name"], "").endswith(f"request: {rules[name].message}")
+        if not told.get(pod["metadata"]["name"], "").endswith(f": {rules[rule_of(name)].message}")
     }
     assert wrong == {}
     assert good_pod(fence.namespace)["metadata"]["name"] not in told

@@ -6,6 +6,7 @@ What a server makes of each is shown by the tests that have one.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -54,8 +55,12 @@ def weaker(pod: Object, name: str) -> Object:
     """Return a copy of a good pod that has one weakness; it is called after it."""
     changed = copy.deepcopy(pod)
     WEAKER[name](changed)
-    changed["metadata"]["name"] = name.replace("_", "-").lower()
+    changed["metadata"]["name"] = re.sub("[^a-z0-9]+", "-", name.lower())
     return changed
+
+
+def rule_of(name: str) -> str:
+    return name.partition(":")[0]
 
 
 def container(pod: Object, name: str) -> Object:
@@ -113,6 +118,40 @@ def _before(pod: Object) -> None:
 
 def _kill_switch(**fields: Any) -> Change:
     return lambda pod: container(pod, c.AGENT)["livenessProbe"].update(fields)
+
+
+def _without(*path: str) -> Change:
+    """Take a key of the pod away."""
+
+    def change(pod: Object) -> None:
+        at = pod
+        for key in path[:-1]:
+            at = container(pod, key) if key in (c.SHIM, c.AGENT) else at[key]
+        del at[path[-1]]
+
+    return change
+
+
+def _sized(name: str, **sizes: str | None) -> Change:
+    """Change limits and requests alike."""
+
+    def change(pod: Object) -> None:
+        for part in container(pod, name)["resources"].values():
+            for key, value in sizes.items():
+                part.pop(key.replace("_", "-"), None)
+                if value is not None:
+                    part[key.replace("_", "-")] = value
+
+    return change
+
+
+def _two_secrets(pod: Object) -> None:
+    container(pod, c.SHIM)["env"] *= 2
+
+
+def _gpu(pod: Object) -> None:
+    for part in container(pod, c.AGENT)["resources"].values():
+        part["nvidia.com/gpu"] = "1"
 
 
 _EXEC = {"exec": {"command": ["true"]}}
@@ -184,6 +223,62 @@ WEAKER: dict[str, Change] = {
     "dns": _spec(dnsPolicy="ClusterFirst"),
     "deadline": lambda pod: pod["spec"].pop("activeDeadlineSeconds"),
     "restart": _spec(restartPolicy="OnFailure"),
+    # The same rules, broken otherwise.
+    "labels: managed": _label(managed="somebody"),
+    "labels: empty": _label(spec=""),
+    "shard: none": _label(shard=None),
+    "shard: word": _label(shard="1x"),
+    "annotations: network": lambda pod: pod["metadata"]["annotations"].update(
+        {"k8s.v1.cni.cncf.io/networks": "outside"}
+    ),
+    "service_account_token: default": _without("spec", "automountServiceAccountToken"),
+    "service_links: default": _without("spec", "enableServiceLinks"),
+    "environment: of the shim": _two_secrets,
+    "volume_type: token": lambda pod: pod["spec"]["volumes"].append(
+        {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}
+    ),
+    "volume_type: secret": lambda pod: pod["spec"]["volumes"].append(
+        {"name": "secret", "secret": {"secretName": "some"}}
+    ),
+    "volume_size: zero": lambda pod: pod["spec"]["volumes"][-1].update(emptyDir={"sizeLimit": "0"}),
+    "private_volume: tmp": lambda pod: container(pod, c.AGENT)["volumeMounts"].append(
+        {"name": c.SHIM_TMP_VOLUME, "mountPath": "/shim"}
+    ),
+    "devices: gpu": _gpu,
+    "privilege_escalation: default": _without(
+        c.AGENT, "securityContext", "allowPrivilegeEscalation"
+    ),
+    "capabilities: default": _without(c.SHIM, "securityContext", "capabilities"),
+    "read_only_root: default": _without(c.SHIM, "securityContext", "readOnlyRootFilesystem"),
+    "seccomp: of the pod": _context(seccompProfile={"type": "Unconfined"}),
+    "seccomp: default": _without("spec", "securityContext", "seccompProfile"),
+    "root: user": _context(runAsUser=0, runAsNonRoot=False),
+    "root: group": _context(runAsGroup=0),
+    "root: other user": _context(runAsUser=1001),
+    "root: no context": _without("spec", "securityContext", "runAsUser"),
+    "containers: order": lambda pod: pod["spec"]["containers"].reverse(),
+    "containers: one": lambda pod: pod["spec"]["containers"].pop(),
+    "command: default": _without(c.AGENT, "command"),
+    "command: more": lambda pod: container(pod, c.SHIM)["command"].append("--trust"),
+    "lifecycle: stop": _of(c.AGENT, lifecycle={"preStop": _EXEC}),
+    "probe_kind: tcp": _of(c.SHIM, readinessProbe={"tcpSocket": {"port": 80}}),
+    "kill_switch: none": _without(c.AGENT, "livenessProbe"),
+    "kill_switch: late": _of(
+        c.AGENT,
+        startupProbe={"httpGet": {"port": c.HEALTH_PORT}, "failureThreshold": 10_000},
+    ),
+    "kill_switch: slow": _kill_switch(periodSeconds=60),
+    "kill_switch: patient": _kill_switch(terminationGracePeriodSeconds=3600),
+    "kill_switch: another port": _kill_switch(httpGet={"port": 80, "path": "/"}),
+    "runtime_class: default": _without("spec", "runtimeClassName"),
+    "tolerations: control plane": _spec(
+        tolerations=[{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}]
+    ),
+    "no_limits: none": _without(c.SHIM, "resources"),
+    "no_limits: disk": _sized(c.AGENT, ephemeral_storage=None),
+    "dns: server": _spec(dnsConfig={"nameservers": ["10.96.0.10"]}),
+    "dns: search": _spec(dnsConfig={"nameservers": [c.NAMESERVER], "searches": ["cluster.local"]}),
+    "restart: always": _spec(restartPolicy="Always"),
 }
 
 STRONGER_THAN_A_POD = frozenset(

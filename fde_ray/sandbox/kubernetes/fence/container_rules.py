@@ -194,14 +194,27 @@ def hooks() -> Iterator[Weakness]:
         f"(!has(c.{probe}) || c.{probe}.httpGet.?host.orValue('') == '')" for probe in _PROBES
     )
     yield Weakness("probe_host", each(at_home), "the kubelet asks the pod and no other host")
+    asked = f"c.livenessProbe.httpGet.port == {c.HEALTH_PORT} && " + " && ".join(
+        f"c.livenessProbe.?{field}.orValue({default}) <= {most}"
+        for field, default, most in (
+            ("periodSeconds", 10, 1),
+            ("failureThreshold", 3, 2),
+            ("timeoutSeconds", 1, 5),
+            ("initialDelaySeconds", 0, 60),
+            ("terminationGracePeriodSeconds", 30, 1),
+        )
+    )
+    in_time = (
+        f"c.startupProbe.httpGet.port == {c.HEALTH_PORT}"
+        " && c.startupProbe.?periodSeconds.orValue(10)"
+        " * c.startupProbe.?failureThreshold.orValue(3)"
+        " + c.startupProbe.?initialDelaySeconds.orValue(0) <= 120"
+    )
     yield Weakness(
         "kill_switch",
         each(
-            f"c.name != {cel(c.AGENT)} || has(c.livenessProbe)"
-            f" && c.livenessProbe.httpGet.port == {c.HEALTH_PORT}"
-            " && c.livenessProbe.?periodSeconds.orValue(10) == 1"
-            " && c.livenessProbe.?failureThreshold.orValue(3) <= 2"
-            " && c.livenessProbe.?terminationGracePeriodSeconds.orValue(30) <= 1"
+            f"c.name != {cel(c.AGENT)} || has(c.livenessProbe) && {asked}"
+            f" && (!has(c.startupProbe) || {in_time})"
         ),
         f"the agent's liveness is asked each second at port {c.HEALTH_PORT}, and it ends at once",
     )

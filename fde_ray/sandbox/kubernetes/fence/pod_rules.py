@@ -12,6 +12,11 @@ from .settings import FenceSettings
 _OURS = [c.LABEL_MANAGED, c.LABEL_RUN, c.LABEL_ATTEMPT, c.LABEL_SPEC]
 _ALL_OURS = [*_OURS, c.LABEL_ROLE, c.LABEL_SHARD, c.LABEL_CANARY]
 _SHARDS = "^([0-9]|[1-9][0-9]|1[0-9][0-9]|2[0-4][0-9]|25[0-5])$"
+_ANNOTATIONS = [c.PREFIX, "kueue.x-k8s.io/", "openshift.io/"]
+_ANNOTATION_NAMES = [
+    "cluster-autoscaler.kubernetes.io/safe-to-evict",
+    "karpenter.sh/do-not-disrupt",
+]
 _SIZES = ["cpu", "memory", "ephemeral-storage"]
 
 
@@ -40,6 +45,13 @@ def identity() -> Iterator[Weakness]:
         f"variables.canary ? !({cel(c.LABEL_SHARD)} in variables.labels)"
         f" : variables.labels[?{cel(c.LABEL_SHARD)}].orValue('').matches({cel(_SHARDS)})",
         f"label {c.LABEL_SHARD} must be 0 to 255, and no canary has one",
+    )
+    known = f"k in {cel(_ANNOTATION_NAMES)} || {cel(_ANNOTATIONS)}.exists(p, k.startsWith(p))"
+    yield Weakness(
+        "annotations",
+        "request.operation != 'CREATE' ||"
+        f" object.metadata.?annotations.orValue({{}}).all(k, {known})",
+        "annotations steer networks and runtimes: a run pod has those of this project alone",
     )
 
 
@@ -94,7 +106,10 @@ def volumes() -> Iterator[Weakness]:
     )
     yield Weakness(
         "devices",
-        each("c.?volumeDevices.orValue([]).size() == 0")
+        each(
+            "c.?volumeDevices.orValue([]).size() == 0"
+            f" && c.?resources.?limits.orValue({{}}).all(r, r in {cel(_SIZES)})"
+        )
         + " && variables.spec.?resourceClaims.orValue([]).size() == 0",
         "a run pod has no devices",
     )

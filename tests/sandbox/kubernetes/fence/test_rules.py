@@ -9,7 +9,13 @@ import pytest
 from fde_ray.sandbox.kubernetes.fence import FenceSettings, parsed_peer
 from fde_ray.sandbox.kubernetes.fence.rules import Weakness
 from fde_ray.sandbox.kubernetes.fence.weaknesses import weaknesses
-from tests.sandbox.kubernetes.weaker_pods import STRONGER_THAN_A_POD, WEAKER, good_pod, weaker
+from tests.sandbox.kubernetes.weaker_pods import (
+    STRONGER_THAN_A_POD,
+    WEAKER,
+    good_pod,
+    rule_of,
+    weaker,
+)
 
 PLANE = (parsed_peer("10.0.0.7:8080"),)
 
@@ -21,7 +27,7 @@ def rules(**more: object) -> dict[str, Weakness]:
 
 def test_each_rule_has_a_pod_that_breaks_it() -> None:
     known = rules(images=["registry/"], user_namespaces=True)
-    assert set(known) == set(WEAKER) | STRONGER_THAN_A_POD
+    assert set(known) == {rule_of(name) for name in WEAKER} | STRONGER_THAN_A_POD
 
 
 def test_each_rule_has_a_name_and_a_message_of_its_own() -> None:
