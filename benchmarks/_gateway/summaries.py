@@ -110,7 +110,8 @@ def bound_by(busy: Mapping[str, float], cores: int) -> str:
     if busy["its_processes"] >= FULL:
         return "one core of its own"
     if busy["machine"] >= FULL * cores:
-        return f"the {cores} cores of this machine"
+        others = ", shared with other programs" if busy["strangers"] >= DISTURBED else ""
+        return f"the {cores} cores of this machine{others}"
     return "waiting"
 
 

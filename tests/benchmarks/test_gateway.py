@@ -70,7 +70,13 @@ def test_memory_is_told_idle_after_the_first_round_and_after_the_last() -> None:
     }
 
 
-IDLE = {"load_generator": 0.1, "its_busiest_thread": 0.5, "its_processes": 0.5, "machine": 1.0}
+IDLE = {
+    "load_generator": 0.1,
+    "its_busiest_thread": 0.5,
+    "its_processes": 0.5,
+    "strangers": 0.1,
+    "machine": 1.0,
+}
 
 
 @pytest.mark.parametrize(
@@ -78,6 +84,10 @@ IDLE = {"load_generator": 0.1, "its_busiest_thread": 0.5, "its_processes": 0.5, 
     [
         ({}, "waiting"),
         ({"machine": 1.9}, "the 2 cores of this machine"),
+        (
+            {"machine": 1.9, "strangers": 0.9},
+            "the 2 cores of this machine, shared with other programs",
+        ),
         ({"its_processes": 0.95, "machine": 1.9}, "one core of its own"),
         ({"its_busiest_thread": 0.95, "its_processes": 1.1}, "its event loop"),
         ({"load_generator": 0.95, "its_processes": 0.95}, "the load generator"),
