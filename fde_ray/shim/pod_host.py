@@ -58,14 +58,17 @@ class PodLaunched(ControlLine):
 class PodHost:
     """Fits `hosts.Host`. Health and control are open from the start: both others wait for them."""
 
+    room_bytes = 64 << 20
+    """A quarter of what a shim's container has (`KubernetesProfile.shim_memory`)."""
+
     def __init__(self, site: PodSite, plane: Plane) -> None:
         self._site = site
         self.end_delay_s = site.quiet_s
         self._gate = Gate(site.gate, plane.answers)
-        self._probed = socket.create_server(("", site.health_port), backlog=64)
+        self._probed = _sole_listener("", site.health_port, 64)
         self._health = Health(self._probed, site.health_path)
         self._health.start()
-        self._control = socket.create_server((LOOPBACK, site.control_port), backlog=1)
+        self._control = _sole_listener(LOOPBACK, site.control_port, 1)
 
     def staging(self, inputs: Inputs) -> Staging:
         return PodStaging(self._site.mounts, inputs)
@@ -83,7 +86,7 @@ class PodHost:
         self._control.close()
 
     def relay_listener(self) -> socket.socket:
-        return socket.create_server((LOOPBACK, self._site.relay_port), backlog=64)
+        return _sole_listener(LOOPBACK, self._site.relay_port, 64)
 
     def launch(self, inputs: Inputs, over: threading.Event) -> Launched:
         """Take the one connection; nobody is listened to after it."""
@@ -124,3 +127,19 @@ class PodHost:
 
     def oom_kills(self) -> int:
         return 0
+
+
+def _sole_listener(host: str, port: int, backlog: int) -> socket.socket:
+    """Listen where nobody else can.
+
+    Without SO_REUSEADDR: with it, gVisor lets an agent listen on the same port of the pod's own
+    address, and the kubelet's questions about the agent would reach the agent.
+    """
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.bind((host, port))
+        sock.listen(backlog)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -142,11 +142,12 @@ def test_end_is_seen_beside_a_thread_that_listens(
         (b"[1]\n", {}),
         (b"\xff\xfe\n", {}),
         (b"[" * 100_000 + b"\n", {}),
+        (b"[" + b"[]," * 1_000_000 + b"[]]\n", {}),
         (b'{"half": ', {}),
         (b"", None),
         (b"x" * (LINE_LIMIT + 1), None),
     ],
-    ids=["turn", "words", "list", "bytes", "deep", "half", "nothing", "huge"],
+    ids=["turn", "words", "list", "bytes", "deep", "pieces", "half", "nothing", "huge"],
 )
 def test_line_of_any_shape_is_heard(
     pair: tuple[socket.socket, socket.socket], line: bytes, heard: Any
@@ -205,3 +206,11 @@ def test_runner_that_is_not_the_first_process_is_refused(
 ) -> None:
     with pytest.raises(NotStarted, match="not 1"):
         host.check_isolation(hello, NEVER)
+
+
+def test_nobody_may_listen_beside_the_shim(host: PodHost) -> None:
+    """gVisor takes a second listener at another address when the first one allowed reuse."""
+    with host.relay_listener() as relay:
+        for listener in (host._probed, host._control, relay):
+            for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+                assert listener.getsockopt(socket.SOL_SOCKET, option) == 0
