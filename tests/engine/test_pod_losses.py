@@ -234,7 +234,6 @@ def test_sessions_tell_their_folders_before_their_shims_are_there(tmp_path: Path
             ("/extract", True),
             ("/output", False),
             ("/scratch", False),
-            ("/opt/fde/bin", True),
         ]
 
     played(main)

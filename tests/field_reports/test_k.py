@@ -21,6 +21,7 @@ from aiohttp import web
 from fde_ray.model.errors import SandboxError, UserError
 from fde_ray.model.failures import FAILURES, FailureKind
 from fde_ray.model.kubernetes import KubernetesProfile
+from fde_ray.sandbox.kubernetes.contract import PREFIX
 from fde_ray.sandbox.kubernetes.credentials import Access, is_fit
 from fde_ray.sandbox.kubernetes.pods import Surroundings, run_pod
 from fde_ray.sandbox.kubernetes.views import pod_view
@@ -265,10 +266,10 @@ async def test_k17_a_stranger_of_the_same_name_is_refused_and_left(
     tmp_path: Path, label: str
 ) -> None:
     async with bench(tmp_path) as b:
-        stranger = run_pod(session(), _PROFILE, Surroundings())
+        stranger = b.built()
         stranger["metadata"]["labels"][label] = "other"
         b.api.add(stranger)
-        with pytest.raises(SandboxError, match="is there with another"):
+        with pytest.raises(SandboxError, match=f"another {label.removeprefix(PREFIX)}:"):
             await b.sandbox.start(session())
         assert list(b.api.pods) == [name_of()]
         assert b.api.counts["DELETE"] == 0

@@ -29,6 +29,7 @@ Verb = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 DEADLINE_S, TRY_S = 60.0, 20.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 8.0
+CLOSE_S = 0.25
 _LOST = (aiohttp.ClientError, TimeoutError, OSError)
 
 
@@ -64,6 +65,8 @@ class KubeClient:
             yield client
         finally:
             await client._api.close()
+            # A TLS connection says goodbye after it was closed, if the loop goes on so long.
+            await asyncio.sleep(CLOSE_S if access.is_encrypted else 0)
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -12,11 +12,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import yaml
+
 from fde_ray.model.errors import UserError, shortened
 from fde_ray.model.kubernetes import KubernetesProfile
 
 FIRST, BEYOND = (36, 0, 1), (37,)
 """36.0.0 sends no credentials from inside a cluster."""
+_ODD = (OSError, ValueError, TypeError, AttributeError, KeyError)
+"""What the library raises over a file that is none."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -56,7 +60,7 @@ class Access:
                     client_configuration=self.configuration,
                     persist_config=False,
                 )
-        except (config.ConfigException, OSError, ValueError, TypeError, AttributeError) as error:
+        except (config.ConfigException, yaml.YAMLError, *_ODD) as error:
             place = self._kubeconfig or self._account
             raise UserError(f"cannot use {place}: {shortened(str(error), 200)}") from error
 
@@ -86,6 +90,10 @@ class Access:
                 f"kubernetes {__version__} would send no token of the service account: install "
                 "kubernetes>=36.0.1,<37"
             )
+
+    @property
+    def is_encrypted(self) -> bool:
+        return str(self.configuration.host).startswith("https:")
 
     def addresses(self) -> tuple[str, ...]:
         """Return where the API server answers, as far as that is an address and no name."""

@@ -52,6 +52,9 @@ _REASONS = {
 """Of a whole pod. What a node says that takes no pod is not listed: no container has begun then."""
 
 
+_DELETED = "its pod was deleted by somebody else"
+
+
 class Cause(NamedTuple):
     kind: FailureKind
     detail: str
@@ -81,6 +84,8 @@ def outcome_of(pod: PodView, now: float) -> Outcome:
     cause = cause_of(pod, now)
     if cause is not None:
         return Outcome(phase=phase, failure=cause.kind, detail=cause.detail)
+    if named is None and phase != "ended" and pod.deleting_at is not None:
+        return Outcome(phase=phase, failure=FailureKind.POD_LOST, detail=_DELETED)
     if named is not None or phase in ("ended", "stopped"):
         return Outcome(phase=phase, failure=named, detail=_detail(words))
     return Outcome(phase=phase, failure=FailureKind.SHIM_LOST, detail=_last_of_shim(pod.shim))
@@ -114,12 +119,23 @@ def cause_of(pod: PodView, now: float) -> Cause | None:
 def agent_end(pod: PodView, now: float) -> Cause | None:
     """Return how the agent's container ended, while its shim may live; None = it did not, as far
     as anybody knows."""
-    cause = cause_of(pod, now)
-    if cause is not None:
-        return cause
     agent = pod.agent
-    if agent is None or agent.state != "terminated":
-        return None
+    own = _own_end(agent) if agent is not None and agent.state == "terminated" else None
+    if agent is not None and own is not None and _came_first(agent, pod):
+        return own
+    cause = cause_of(pod, now)
+    if cause is None and pod.deleting_at is not None:
+        cause = Cause(FailureKind.POD_LOST, _DELETED)
+    return cause or own
+
+
+def _came_first(agent: ContainerView, pod: PodView) -> bool:
+    """Whether the agent had ended before anybody asked for the deletion of its pod."""
+    asked_at, ended_at = pod.deletion_asked_at, agent.finished_at
+    return asked_at is not None and ended_at is not None and ended_at < asked_at
+
+
+def _own_end(agent: ContainerView) -> Cause:
     if agent.reason == "OOMKilled":
         # Whatever its exit code says: the kernel killed a process of it.
         return Cause(FailureKind.AGENT_RESOURCE, "memory: the kernel killed a process of the agent")

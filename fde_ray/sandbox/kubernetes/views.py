@@ -32,6 +32,7 @@ class ContainerView(NamedTuple):
     restarts: int
     began: bool
     """It runs, or has run."""
+    finished_at: float | None = None
 
 
 class Condition(NamedTuple):
@@ -61,6 +62,7 @@ class PodView(NamedTuple):
     created_at: float | None
     deleting_at: float | None
     """When the pod is to be gone that somebody deletes; None = nobody does."""
+    deletion_asked_at: float | None
     conditions: tuple[Condition, ...]
     containers: tuple[ContainerView, ...]
 
@@ -96,6 +98,11 @@ def pod_view(pod: Any) -> PodView:
         _object(pod.get("status")),
     )
     subject = _text(_object(metadata.get("annotations")).get(SUBJECT))
+    deleting_at = _time(metadata.get("deletionTimestamp"))
+    grace = metadata.get("deletionGracePeriodSeconds")
+    asked_at = deleting_at
+    if deleting_at is not None and isinstance(grace, int):
+        asked_at = deleting_at - grace
     return PodView(
         name=name,
         uid=uid,
@@ -112,7 +119,8 @@ def pod_view(pod: Any) -> PodView:
         message=_text(status.get("message"))[:_NOT_OURS],
         node=intern(_text(spec.get("nodeName"))),
         created_at=_time(metadata.get("creationTimestamp")),
-        deleting_at=_time(metadata.get("deletionTimestamp")),
+        deleting_at=deleting_at,
+        deletion_asked_at=asked_at,
         conditions=_conditions(status.get("conditions")),
         containers=_containers(status.get("containerStatuses")),
     )
@@ -162,6 +170,7 @@ def _container(status: Object) -> ContainerView:
             code if isinstance(code, int) else None,
             count,
             began=True,
+            finished_at=_time(ended.get("finishedAt")),
         )
     if isinstance(state.get("running"), dict):
         return ContainerView(name, "running", "", "", None, count, began=True)

@@ -13,6 +13,7 @@ from fde_ray.model.failures import FailureKind
 from fde_ray.model.session import SessionLimits
 from fde_ray.sandbox.kubernetes.backend import KubernetesSandbox, opened_kubernetes
 from fde_ray.sandbox.kubernetes.names import pod_identity
+from fde_ray.sandbox.kubernetes.pods import Object, run_pod
 from fde_ray.sandbox.records import MountPoint, PodHandle, SessionStart
 
 from .fake_api_server import FakeApiServer, ScaledClock
@@ -38,6 +39,10 @@ class Bench(NamedTuple):
         """Start a session whose pod runs at once."""
         self.api.on_create = self.api.run
         return await self.sandbox.start(session(subject))
+
+    def built(self, subject: str = f"{RUN}.1") -> Object:
+        """Return the pod that the sandbox would create."""
+        return run_pod(session(subject), self.sandbox._profile, self.sandbox._around)
 
     async def seen(self, name: str) -> None:
         """Return when the sandbox knows what the server knows of a pod."""
