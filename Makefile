@@ -15,7 +15,7 @@ CHAOS_TESTS := tests/chaos tests/gateway/test_replicas_killed.py tests/gateway/t
 OUTAGE_TESTS := tests/gateway/test_outages.py
 
 .PHONY: help setup demo test test-ray test-ray-long chaos outage lint test-s3 test-s3-long test-local-llm bench fmt lock \
-	clean lab-build lab-images lab-up lab-down lab-status test-kube
+	clean lab-build lab-images lab-up lab-down lab-status test-kube probes
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -86,6 +86,9 @@ lab-status: setup ## tell how it is (ARGS=--json for programs)
 
 test-kube: lab-images lab-up ## run the tests that need the lab
 	$(BIN)/pytest -m kube $(or $(PYTEST_ARGS),tests/kube)
+
+probes: setup $(if $(KUBECONFIG),,lab-images lab-up) ## try to break out of run pods: of the lab, or of $KUBECONFIG with IMAGE=
+	@$(BIN)/python -m $(if $(KUBECONFIG),fde_ray.sandbox.probes --image $(IMAGE),cluster.lab.probing) $(ARGS)
 
 chaos: setup ## break everything everywhere (long; CHAOS_SEED=n plays one again)
 	$(BIN)/pytest -m "slow or ray or not slow" $(or $(PYTEST_ARGS),$(CHAOS_TESTS))

@@ -21,7 +21,7 @@ from .records import Attempt, Finding, Group
 from .running import Options, Suite
 from .table import table
 
-IMAGE = "localhost/fde-ray-lab/runner:1"
+IMAGE = "localhost/fde-ray-lab/run:1"
 JUDGED = "gvisor"
 """The runtime whose findings decide."""
 
@@ -79,7 +79,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--runtime", action="append", choices=["runc", "gvisor"], help="default: both")
     add("--only", action="append", choices=[g.value for g in Group], help="a group of attempts")
     add("--attempt", action="append", metavar="ID", help="one attempt of the catalogue")
-    add("--image", default=IMAGE, help="has Python; must be on the node already")
+    add(
+        "--image",
+        default=IMAGE,
+        help="of run pods: by digest, or on the node already",
+    )
     add("--listen", metavar="ADDRESS", help="of this machine, where pods reach the gateway")
     add(
         "--node-pid", type=int, metavar="PID",

@@ -42,6 +42,10 @@ class Site(NamedTuple):
     """A text as from a sealed case: only the shim's private volume holds it."""
     tag: str
     """Tells this use of the suite from every other."""
+    address: str
+    """Of this machine, as pods see it."""
+    loot: dict[str, Any] | None = None
+    """What the run-plane gives away (`gateway.proving.Loot`); None = there is no run-plane."""
 
 
 class Recipe(NamedTuple):
@@ -53,6 +57,7 @@ class Recipe(NamedTuple):
     """All attempts together."""
     memory_bytes: int = 256 * MIB
     disk_bytes: int = 64 * MIB
+    cpu: float = 0.2
     traps: tuple[str, ...] = ()
     archive_bytes: int = 64 * MIB
 
@@ -80,15 +85,7 @@ def neighbour_pod(site: Site, port: int, lives_s: float) -> Object:
 
 def _run_pod(site: Site, recipe: Recipe, agent_command: list[str]) -> Object:
     subject = f"{sha256_hex(f'{site.tag} {site.profile.namespace} {recipe.name}')}.1"
-    session = SessionStart(
-        subject=subject, role="solve", plane_socket=site.plane, secret=site.secret,
-        limits=SessionLimits(
-            time_s=900.0, cpu=0.2, memory_bytes=recipe.memory_bytes, disk_bytes=recipe.disk_bytes,
-            processes=512, archive_bytes=recipe.archive_bytes, pause_cap_s=60.0,
-        ),
-        mounts=(MountPoint(at="/workspace"),),
-    )  # fmt: skip
-    pod = run_pod(session, site.profile, Surroundings(forbidden=site.forbidden))
+    pod = _pod(site, recipe, subject, site.plane, site.secret)
     shim, agent = pod["spec"]["containers"]
     agent["command"] = agent_command
     shim["command"] = bundle.command(
@@ -96,6 +93,34 @@ def _run_pod(site: Site, recipe: Recipe, agent_command: list[str]) -> Object:
         then=recipe.then, limit_s=recipe.limit_s, traps=list(recipe.traps),
         words=[site.secret, site.sealed, "root:x:0:0"], sealed=site.sealed,
         cap_bytes=recipe.archive_bytes,
+    )  # fmt: skip
+    return pod
+
+
+def _pod(site: Site, recipe: Recipe, subject: str, plane: str, secret: str) -> Object:
+    """Return the backend's own pod, programs and all."""
+    session = SessionStart(
+        subject=subject, role="solve", plane_socket=plane, secret=secret,
+        limits=SessionLimits(
+            time_s=900.0, cpu=recipe.cpu, memory_bytes=recipe.memory_bytes,
+            disk_bytes=recipe.disk_bytes,
+            processes=512, archive_bytes=recipe.archive_bytes, pause_cap_s=60.0,
+        ),
+        mounts=(MountPoint(at="/workspace"),),
+    )  # fmt: skip
+    return run_pod(session, site.profile, Surroundings(forbidden=site.forbidden))
+
+
+def plane_pod(site: Site, recipe: Recipe) -> Object:
+    """Return a run pod with the real shim beside a runner gone bad."""
+    loot = site.loot
+    assert loot is not None
+    where = f"http://{site.address}:{loot['port']}"
+    pod = _pod(site, recipe, loot["subject"], where, loot["secret"])
+    pod["spec"]["containers"][1]["command"] = bundle.command(
+        "forging.main",
+        bundle.programs_of(job["call"] for job in recipe.jobs),
+        jobs=list(recipe.jobs), wait_s=_PATIENCE_S,
     )  # fmt: skip
     return pod
 

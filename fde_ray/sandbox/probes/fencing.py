@@ -15,13 +15,14 @@ LIFTED = ("command",)
 
 
 def settings(
-    namespace: str, engine: str, runtime_class: str | None, gateway: str, port: int
+    namespace: str, engine: str, runtime_class: str | None, gateway: str, *ports: int
 ) -> FenceSettings:
-    """Return what an operator would decide for pods that may reach one port."""
-    peer = AddressPeer(network=f"{gateway}/{128 if ':' in gateway else 32}", port=port)
+    """Return what an operator would decide for pods that may reach these ports."""
+    network = f"{gateway}/{128 if ':' in gateway else 32}"
+    peers = tuple(AddressPeer(network=network, port=port) for port in ports)
     return FenceSettings(
         namespace=namespace, engine_namespace=engine, runtime_class=runtime_class,
-        run_plane=(peer,), grade_plane=(peer,),
+        run_plane=peers, grade_plane=peers,
     )  # fmt: skip
 
 

@@ -10,12 +10,14 @@ from .catalogue.resources import DISK, MEMORY
 from .catalogue.workspace import ALONE
 from .records import Attempt, Control, Group
 
-Kind = Literal["fenced", "free", "loose"]
+Kind = Literal["fenced", "free", "loose", "plane"]
 Targets = Mapping[str, tuple[str, int]]
 LARGER = "-larger"
-NETWORK, HOST, TRAPS, DEADLINE = "network", "host", "traps", "deadline"
+NETWORK, HOST, TRAPS, DEADLINE, PLANE = "network", "host", "traps", "deadline", "run"
 _WIDTH = 8
 _START_S = 60.0
+_BUSY_CPU = 0.8
+"""A million files take their time."""
 
 
 class Errand(NamedTuple):
@@ -46,6 +48,7 @@ def errands(attempts: Sequence[Attempt], targets: Targets, site: Site) -> list[E
         ),
         *_shared("loose", HOST, [a for a in there if a.control is Control.LOOSE], targets, site),
         *_traps(there, targets, site),
+        *_shared("plane", PLANE, _in(there, Group.PLANE) if site.loot else (), targets, site),
         *_shared("fenced", DEADLINE, _in(there, Group.DEADLINE), targets, site, then="kill"),
     ]
     for attempt in _in(there, Group.RESOURCES):
@@ -71,13 +74,14 @@ def _shared(
     *,
     then: str = "end",
     width: int = 1,
+    cpu: float = 0.2,
     traps: tuple[str, ...] = (),
 ) -> list[Errand]:
     if not attempts:
         return []
     jobs = tuple(job(each, kind, targets, site) for each in attempts)
     recipe = Recipe(
-        name, jobs, then=then, width=width, traps=traps,
+        name, jobs, then=then, width=width, cpu=cpu, traps=traps,
         limit_s=_START_S + sum(each.limit_s for each in attempts) / width,
     )  # fmt: skip
     return [Errand(kind, recipe, tuple(attempts))]
@@ -90,7 +94,8 @@ def _traps(attempts: Sequence[Attempt], targets: Targets, site: Site) -> list[Er
     found = []
     for name, lot in lots:
         ids = tuple(trap.id for trap in lot)
-        found += _shared("fenced", name, lot, targets, site, then="collect", traps=ids)
+        cpu = 0.2 if name == TRAPS else _BUSY_CPU
+        found += _shared("fenced", name, lot, targets, site, then="collect", cpu=cpu, traps=ids)
     return found
 
 
@@ -127,9 +132,20 @@ def job(attempt: Attempt, kind: Kind, targets: Targets, site: Site) -> Job:
         if kind == "free" and attempt.control is Control.TWIN:
             target = target.replace("other_run", "twin")
         told["target"] = list(targets[target])
-    if attempt.group is Group.HIDDEN:
+    if attempt.call.startswith("secrets."):
         told["own"] = nonce_of(site.tag, attempt.id, "own")
         told["words"] = [site.secret, site.sealed]
+    if attempt.group is Group.PLANE and site.loot is not None:
+        told |= _loot(site, site.loot)
     if attempt.call == "secrets.other_processes":
         told["words"] = ["standin", "fde-shim", "containerd", "kubelet"]
     return told | attempt.options
+
+
+def _loot(site: Site, loot: Job) -> Job:
+    given = ("subject", "other_subject", "token", "replayed", "expired")
+    return {name: loot[name] for name in given} | {
+        "plane": [site.address, loot["port"]],
+        "own_secret": loot["secret"],
+        "words": [loot["secret"], loot["sealed"]],
+    }

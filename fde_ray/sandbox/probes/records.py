@@ -69,10 +69,10 @@ class Attempt(Record):
     target: str = ""
     """Name of an address the runner fills in; empty when there is none."""
     options: dict[str, Any] = {}
-    watched: Literal["", "packet", "trace", "log"] = ""
+    watched: Literal["", "packet", "trace", "log", "plane"] = ""
     """Who looks from outside whether anything of it is to be seen there: `packet` at the decoy
     that is the target, `trace` among the mounts and processes of the node, `log` whether the
-    kernel's log that it read is the node's."""
+    kernel's log that it read is the node's, `plane` in what the run-plane wrote down."""
     limit_s: float = Field(default=15.0, gt=0, le=300)
 
     @model_validator(mode="after")

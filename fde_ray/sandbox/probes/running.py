@@ -17,21 +17,30 @@ from fde_ray.model.kubernetes import KubernetesProfile
 from fde_ray.sandbox.kubernetes.contract import AGENT, SHIM
 
 from . import fencing, places
-from .building import Site, fenced_pod, free_pod, loose_pod, neighbour_pod, twin_pod
+from .building import (
+    Site,
+    fenced_pod,
+    free_pod,
+    loose_pod,
+    neighbour_pod,
+    plane_pod,
+    twin_pod,
+)
 from .catalogue.resources import SHIM_MEMORY
 from .cluster import Cluster
 from .decoys import Decoys
 from .judging import finding
 from .observing import TraceObserver, kernel_log
+from .plane import ProvenPlane, proven_plane
 from .planning import Errand, errands
-from .records import Attempt, Check, Finding
+from .records import Attempt, Check, Finding, Group
 from .weighing import Around, Heard, facts_of
 
 Object = dict[str, Any]
 Say = Callable[[str], None]
 _AT_ONCE = 4
 _LIFE_S = 1800.0
-_BUILD = {"fenced": fenced_pod, "free": free_pod, "loose": loose_pod}
+_BUILD = {"fenced": fenced_pod, "free": free_pod, "loose": loose_pod, "plane": plane_pod}
 _PRESSURES = ("DiskPressure", "MemoryPressure", "PIDPressure")
 
 
@@ -44,6 +53,14 @@ class Options(NamedTuple):
     listen: str | None = None
     node_pid: int | None = None
     prefix: str = "fde-probes"
+
+
+class Watchers(NamedTuple):
+    """Who looks from outside; None where nobody does."""
+
+    decoys: Decoys | None
+    tracer: TraceObserver | None
+    plane: ProvenPlane | None
 
 
 class Suite:
@@ -62,8 +79,10 @@ class Suite:
                 targets["gateway_other_port"] = (address, other)
                 targets |= decoys.targets if decoys is not None else {}
                 for runtime in self._options.runtimes:
-                    site = self._site(runtime, address, gateway, targets)
-                    found += await self._run_on(runtime, site, attempts, targets, decoys, tracer)
+                    async with self._plane(address, attempts) as plane:
+                        site = self._site(runtime, address, gateway, targets, plane)
+                        seen = Watchers(decoys, tracer, plane)
+                        found += await self._run_on(runtime, site, attempts, targets, seen)
         return found
 
     @contextlib.contextmanager
@@ -78,8 +97,23 @@ class Suite:
             decoys = stack.enter_context(Decoys(pid, Path(folder)))
             yield decoys, stack.enter_context(TraceObserver())
 
+    @asynccontextmanager
+    async def _plane(
+        self, address: str, attempts: Sequence[Attempt]
+    ) -> AsyncIterator[ProvenPlane | None]:
+        if not any(attempt.group is Group.PLANE for attempt in attempts):
+            yield None
+            return
+        async with proven_plane(address) as plane:
+            yield plane
+
     def _site(
-        self, runtime: str, address: str, gateway: int, targets: dict[str, places.Address]
+        self,
+        runtime: str,
+        address: str,
+        gateway: int,
+        targets: dict[str, places.Address],
+        plane: ProvenPlane | None,
     ) -> Site:
         name = f"{self._options.prefix}-{self._tag}-{runtime}"
         closed = ("api_service", "api_node", "metadata")
@@ -87,7 +121,7 @@ class Suite:
             {
                 "namespace": name,
                 "image": self._options.image,
-                "pull": "Never",
+                "pull": "IfNotPresent" if "@sha256:" in self._options.image else "Never",
                 "runtime_class": self._options.runtimes[runtime],
                 "shim_cpu": 0.1,
                 "shim_memory": f"{SHIM_MEMORY >> 20}MiB",
@@ -101,6 +135,8 @@ class Suite:
             secret=secrets.token_hex(32),
             sealed=f"sealed-{secrets.token_hex(12)}",
             tag=self._tag,
+            address=address,
+            loot=None if plane is None else plane.loot,
         )
 
     async def _run_on(
@@ -109,8 +145,7 @@ class Suite:
         site: Site,
         attempts: Sequence[Attempt],
         targets: dict[str, places.Address],
-        decoys: Decoys | None,
-        tracer: TraceObserver | None,
+        watchers: Watchers,
     ) -> list[Finding]:
         async with self._fenced(site), self._neighbours(site) as (neighbour, more):
             plan = errands(attempts, targets | more, site)
@@ -126,12 +161,14 @@ class Suite:
             all_heard = await asyncio.gather(*map(run, plan))
             heard = {each.name: one for each, one in zip(plan, all_heard, strict=True)}
             lines = await self._cluster.lines(neighbour, AGENT)
+        decoys, tracer, plane = watchers
         around = Around(
             tag=site.tag,
             namespace=site.profile.namespace,
             packets=None if decoys is None else decoys.seen(),
             traces=None if tracer is None else tracer.seen,
             log=None if tracer is None else kernel_log(),
+            plane=None if plane is None else await plane.view(),
             beats=[float(line["at"]) for line in lines if line.get("kind") == "beat"],
         )
         return [finding(each, runtime, facts_of(each, heard, around)) for each in attempts]
@@ -140,16 +177,14 @@ class Suite:
     async def _fenced(self, site: Site) -> AsyncIterator[None]:
         """Have both namespaces, and leave nothing of them."""
         profile = site.profile
-        host, _, port = site.plane.removeprefix("http://").rpartition(":")
         free = fencing.free_namespace(site.free_namespace)
-        things = [
-            free,
-            *fencing.fence(
-                fencing.settings(
-                    profile.namespace, site.free_namespace, profile.runtime_class, host, int(port)
-                )
-            ),
-        ]
+        ports = [int(site.plane.rpartition(":")[2])]
+        if site.loot is not None:
+            ports.append(site.loot["port"])
+        chosen = fencing.settings(
+            profile.namespace, site.free_namespace, profile.runtime_class, site.address, *ports
+        )
+        things = [free, *fencing.fence(chosen)]
         try:
             await self._cluster.create_all(things)
             for namespace in (profile.namespace, site.free_namespace):

@@ -42,6 +42,8 @@ class Around(NamedTuple):
     traces: frozenset[str] | None
     log: str | None
     """The node's kernel log."""
+    plane: Object | None
+    """What the run-plane wrote down (`gateway.proving.View`), and `subject`, whose pod it was."""
     beats: Sequence[float]
     """When the neighbour said that it is well."""
 
@@ -51,7 +53,9 @@ def facts_of(attempt: Attempt, heard: Mapping[str, Heard], around: Around) -> Fa
     pod = _pod_of(attempt, heard)
     if pod is None:
         return Facts(absent=f"there is no {attempt.target or 'pod'} to try it on")
-    is_shut = any(line.get("kind") == "gate" and line.get("shut") for line in pod.shim)
+    is_shut = attempt.group is Group.PLANE or any(
+        line.get("kind") == "gate" and line.get("shut") for line in pod.shim
+    )
     if not is_shut and not _is_evicted(pod):
         return Facts(absent=f"its pod did not come to it: {_state(pod)}")
     said = said_of(attempt.id, pod)
@@ -76,6 +80,8 @@ def _pod_of(attempt: Attempt, heard: Mapping[str, Heard]) -> Heard | None:
         return heard.get(f"fenced-{attempt.id}")
     if attempt.control is Control.COLLECTED:
         return heard.get(f"fenced-{planning.TRAPS}")
+    if attempt.group is Group.PLANE:
+        return heard.get(f"plane-{planning.PLANE}")
     shared = {Group.NETWORK: planning.NETWORK, Group.DEADLINE: planning.DEADLINE}
     found = heard.get(f"fenced-{shared.get(attempt.group, planning.HOST)}")
     is_tried = found is not None and (said_of(attempt.id, found) or not attempt.target)
@@ -110,6 +116,8 @@ def _seen_outside(
         return [_unseen("no packet came to the decoy", attempt, said, around.packets, around)]
     if said.outcome != "done":
         return []
+    if attempt.watched == "plane":
+        return [_plane_view(attempt, heard, around)]
     if attempt.watched == "log":
         return [_guests_log(attempt, said, heard, around)]
     return [_unseen("no process or mount on the node", attempt, said, around.traces, around)]
@@ -130,6 +138,24 @@ def _unseen(
     if not is_able and said.outcome == "done":
         return Check(name=name, holds=None, evidence="but none of its control, either")
     return Check(name=name, holds=True)
+
+
+def _plane_view(attempt: Attempt, heard: Mapping[str, Heard], around: Around) -> Check:
+    """A turn reaches its own dialogue alone, and no commit comes before the agent's exit."""
+    name = "the run-plane took only what is the agent's to say"
+    view, pod = around.plane, heard[f"plane-{planning.PLANE}"]
+    if view is None or said_of("all", pod) is None:
+        return Check(name=name, holds=None, evidence=f"the pod did not go on: {_state(pod)}")
+    nonce = nonce_of(around.tag, attempt.id, f"plane {around.namespace}")
+    where = {run for run, turns in view["turns"].items() if any(nonce in t for t in turns)}
+    if where - {view["subject"]}:
+        return Check(name=name, holds=False, evidence="it reached the dialogue of another run")
+    taken = [each["path"] for each in view["requests"] if each["status"] < 300]
+    if "/v1/exit" not in taken:
+        return Check(name=name, holds=None, evidence="the agent's exit was not seen")
+    is_early = "/v1/commit" in taken[: taken.index("/v1/exit")]
+    told = "in its own dialogue alone" if where else f"{len(taken)} requests in their order"
+    return Check(name=name, holds=not is_early, evidence="an early commit" if is_early else told)
 
 
 def _guests_log(attempt: Attempt, said: Said, heard: Mapping[str, Heard], around: Around) -> Check:

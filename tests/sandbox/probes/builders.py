@@ -10,6 +10,10 @@ from fde_ray.sandbox.probes.records import Attempt, Check, Control, Group, Said,
 from fde_ray.sandbox.probes.weighing import Around, Heard
 
 Object = dict[str, Any]
+LOOT: Object = {
+    "port": 8001, "subject": "aa.1", "other_subject": "bb.1", "secret": "own-secret",
+    "token": "a.b.c", "replayed": "d.e.f", "expired": "g.h.i", "sealed": "sealed-two",
+}  # fmt: skip
 WELL = Check(name="the node is well", holds=True)
 
 
@@ -57,6 +61,7 @@ def make_around(**changes: Any) -> Around:
         "packets": None,
         "traces": None,
         "log": None,
+        "plane": None,
         "beats": [98.0 + half / 2 for half in range(32)],
     }
     return Around(**facts | changes)
@@ -71,4 +76,6 @@ def make_site() -> Site:
         secret="5ec2e7" * 8,
         sealed="sealed-text",
         tag="ab",
+        address="10.0.0.2",
+        loot=LOOT,
     )

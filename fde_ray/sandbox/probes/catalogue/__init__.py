@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from fde_ray.sandbox.probes.records import Attempt, Group
 
-from . import deadline, grader, hidden, host, network, resources, workspace
+from . import deadline, grader, hidden, host, network, plane, resources, workspace
 
 ATTEMPTS: tuple[Attempt, ...] = (
     *network.ATTEMPTS,
     *host.ATTEMPTS,
     *hidden.ATTEMPTS,
+    *plane.ATTEMPTS,
     *resources.ATTEMPTS,
     *workspace.ATTEMPTS,
     *grader.ATTEMPTS,

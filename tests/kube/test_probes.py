@@ -1,0 +1,73 @@
+"""The isolation probes on the lab: nothing comes of any attempt, and each has its control."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.lab.layout import Layout
+from cluster.lab.probing import lab_options
+from fde_ray.sandbox.probes.catalogue import ATTEMPTS
+from fde_ray.sandbox.probes.records import Control
+from tests.kube.kubectl import Kubectl
+from tests.kube.pods import RUNTIMES
+
+pytestmark = pytest.mark.kube
+
+ROOT = Path(__file__).parents[2]
+WITHIN_S = 1500
+HOLES = {"runc": {"ipv6_link"}, "gvisor": set[str]()}
+"""What the lab's runtimes let through: its policies are of IPv4 alone (docs/isolation.md)."""
+
+
+def probes(layout: Layout, *words: str) -> tuple[int, list[dict[str, Any]], str]:
+    """Return exit code, findings and what was said on the way."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fde_ray.sandbox.probes", *words, "--json"],
+        cwd=ROOT, capture_output=True, text=True, timeout=WITHIN_S, check=False,
+        env=os.environ | {"KUBECONFIG": str(layout.kubeconfig)},
+    )  # fmt: skip
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_nothing_comes_of_any_attempt(kubectl: Kubectl, layout: Layout, runtime: str) -> None:
+    code, findings, said = probes(layout, *lab_options(layout), "--runtime", runtime)
+    assert [each["attempt"] for each in findings] == [attempt.id for attempt in ATTEMPTS]
+    odd = {
+        each["attempt"]: f"{each['verdict']}: {each['reason']}"
+        for each in findings
+        if each["verdict"] not in (each["expected"], "blocked")
+    }
+    assert set(odd) <= HOLES[runtime], (odd, said[-2000:])
+    assert code == 0
+    uncontrolled = {each["attempt"] for each in findings if each["control"] in ("none", "failed")}
+    assert uncontrolled <= HOLES[runtime]
+    left = json.loads(kubectl.run("get", "pods", "--all-namespaces", "-o", "json"))["items"]
+    assert not [p for p in left if p["metadata"]["namespace"].startswith("fde-probes")]
+
+
+def test_without_a_node_to_look_from_decoys_prove_nothing(kubectl: Kubectl, layout: Layout) -> None:
+    names = ["metadata", "api_service", "mount_as_root"]
+    words = [word for name in names for word in ("--attempt", name)]
+    code, findings, _ = probes(layout, "--runtime", "gvisor", *words)
+    verdicts = {each["attempt"]: each["verdict"] for each in findings}
+    assert verdicts == {
+        "api_service": "blocked",
+        "metadata": "unproven",
+        "mount_as_root": "unproven",
+    }
+    assert code == 1
+
+
+def test_controls_that_are_not_run_are_named_with_their_reason() -> None:
+    unsafe = [attempt for attempt in ATTEMPTS if attempt.control is Control.UNSAFE]
+    assert unsafe
+    assert all(len(attempt.unsafe.split()) > 2 for attempt in unsafe)
