@@ -13,7 +13,10 @@ EXIT_KINDS = ("agent_error", "agent_resource", "step_limit", "refused")
 
 
 def exit_of(letter: Letter, oom_kills: int) -> dict[str, Any] | None:
-    """Return the AgentExit that a letter stands for; None when the plane knows already."""
+    """Return the AgentExit that a letter stands for; None when the plane knows already.
+
+    The fields of an exit are clean.
+    """
     if letter.kind == "stop":
         reason = str(letter.fields["reason"])
         kinds = {
@@ -25,15 +28,34 @@ def exit_of(letter: Letter, oom_kills: int) -> dict[str, Any] | None:
         detail = str(letter.fields.get("detail", ""))
         return (kind and {"kind": kind, "detail": detail[:500], "exit_code": None}) or None
     fields = letter.fields
-    kind = str(fields.get("kind", "agent_error"))
-    code = fields.get("exit_code")
+    kind = fields.get("kind")
     if kind not in EXIT_KINDS:
         kind = "agent_error"
-    detail = clean_text(fields.get("detail"), 500) if letter.kind != "closed" else ENDED
+    detail = ENDED if letter.kind == "closed" else fields.get("detail", "")
     if kind == "agent_error" and oom_kills:
         kind, detail = "agent_resource", f"memory: the kernel killed {oom_kills} processes"
-    is_code = isinstance(code, int) and not isinstance(code, bool) and abs(code) < 2**31
-    return {"kind": kind, "detail": detail, "exit_code": code if is_code else None}
+    return {"kind": kind, "detail": detail, "exit_code": fields.get("exit_code")}
+
+
+def clean_claim(message: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a turn or an exit in bounded values, else None: nothing larger is ever kept."""
+    if message.get("type") == "turn":
+        return {
+            "type": "turn",
+            "channel": clean_channel(message),
+            "text": clean_text(message.get("text"), TEXT_LIMIT),
+            "entries": clean_entries(message.get("entries")),
+        }
+    if message.get("type") == "exit":
+        code = message.get("exit_code")
+        is_code = isinstance(code, int) and not isinstance(code, bool) and abs(code) < 2**31
+        return {
+            "type": "exit",
+            "kind": clean_text(message.get("kind"), 50),
+            "detail": clean_text(message.get("detail"), 500),
+            "exit_code": code if is_code else None,
+        }
+    return None
 
 
 def clean_text(value: Any, limit: int) -> str:

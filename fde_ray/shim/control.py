@@ -10,6 +10,8 @@ import time
 from typing import Any
 
 LINE_LIMIT = 8 << 20
+PIECES_LIMIT = 1_200_000
+"""More than any text of a turn can hold; as values they would take a hundred megabytes."""
 
 
 class ControlLine:
@@ -33,6 +35,8 @@ class ControlLine:
             return None
         if len(line) == LINE_LIMIT and not line.endswith(b"\n"):
             return None  # no runner of ours writes such a line
+        if sum(map(line.count, (b"[", b"{", b","))) > PIECES_LIMIT:
+            return {}
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):

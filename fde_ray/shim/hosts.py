@@ -57,6 +57,8 @@ class Launched(Protocol):
 class Host(Protocol):
     """One session's place. Its methods are called in this order, `close` any time after `open`."""
 
+    room_bytes: int
+    """Of memory for what the agent sends."""
     end_delay_s: float
     """How long an agent's side that ended by itself may still turn out to end with its shim."""
 

@@ -20,6 +20,7 @@ from .staging import BoxStaging, Staging
 class LocalHost:
     """Fits `hosts.Host`."""
 
+    room_bytes = 256 << 20
     end_delay_s = 0.0
 
     def __init__(self, config: Config, site: LocalSite) -> None:

@@ -20,7 +20,7 @@ class Letter:
 class Mailbox:
     """Letters in order; a stop goes first and stays. Claims wait outside when too many are in."""
 
-    def __init__(self, room: int = 8) -> None:
+    def __init__(self, room: int = 2) -> None:
         self._room = room
         self._claims: deque[Letter] = deque()
         self._stop: Letter | None = None

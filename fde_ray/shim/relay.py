@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 import socket
 import threading
 import uuid
@@ -17,6 +18,7 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, TypeVar
 
 from .plane import FIRST_DELAY_S, LAST_DELAY_S, Plane, next_delay
+from .room import Room
 from .routes import EVALUATE, Route, error_body, error_event, route_of
 from .wire import Exchange, Refused, Unreachable
 
@@ -27,6 +29,7 @@ CALL_TIMEOUT_S = 1800.0
 COMMENT_EVERY_S = 10.0
 REFUSED = b"event: refused\n"
 HEAD_LIMIT = 64 << 10
+_CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,12}")
 T = TypeVar("T")
 
 
@@ -72,11 +75,14 @@ class Relay(ThreadingMixIn, TCPServer):
         *,
         evaluate: bool,
         evaluate_limit: int,
+        room_bytes: int,
         log: Callable[..., None],
     ) -> None:
+        """room_bytes: for all bodies at once; no limit of one body may be greater."""
         self.plane, self.over, self.log = plane, over, log
         self.evaluate, self.evaluate_limit = evaluate, evaluate_limit
         self.calls = Calls()
+        self.room = Room(room_bytes)
         self._slots = threading.BoundedSemaphore(CONNECTIONS)
         super().__init__(("", 0), _Handler, bind_and_activate=False)
         self.socket.close()
@@ -111,6 +117,10 @@ class _TooLarge(Exception):
     pass
 
 
+class _Unreadable(Exception):
+    pass
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Relay
@@ -136,14 +146,14 @@ class _Handler(BaseHTTPRequestHandler):
             return
         limit = self.server.evaluate_limit if route.path == EVALUATE else CHAT_LIMIT
         try:
-            body = self._body(limit)
+            with self.server.room.share(self._body_size(limit)) as share:
+                body = self._body(limit)
+                share.keep(len(body))
+                self._pass_on("POST", route, body)
         except _TooLarge:
             self._refuse(413, "too_large", "the request body is too large")
-            return
-        except ValueError:
+        except _Unreadable:
             self._refuse(400, "bad_request", "the request body cannot be read")
-            return
-        self._pass_on("POST", route, body)
 
     def _forbid(self) -> None:
         self._refuse(403, "forbidden", "this address answers model calls only")
@@ -184,27 +194,38 @@ class _Handler(BaseHTTPRequestHandler):
 
     # --- request body
 
-    def _body(self, limit: int) -> bytes:
-        if "chunked" in self.headers.get("transfer-encoding", "").lower():
-            return b"".join(self._chunks(limit))
-        size = int(self.headers.get("content-length", "0"))
-        if size > limit:
+    @property
+    def _is_chunked(self) -> bool:
+        return "chunked" in self.headers.get("transfer-encoding", "").lower()
+
+    def _body_size(self, limit: int) -> int:
+        """Return the most that the body can take."""
+        if self._is_chunked:
+            return limit
+        size = self.headers.get("content-length", "0")
+        if not size.isdecimal() or not size.isascii():
+            raise _Unreadable
+        if len(size) > 15 or int(size) > limit:
             raise _TooLarge
-        if size < 0:
-            raise ValueError("negative length")
+        return int(size)
+
+    def _body(self, limit: int) -> bytes:
+        if self._is_chunked:
+            return b"".join(self._chunks(limit))
+        size = self._body_size(limit)
         data = self.rfile.read(size)
         if len(data) < size:
-            raise ValueError("the body ends early")
+            raise _Unreadable
         return data
 
     def _chunks(self, limit: int) -> Iterator[bytes]:
         total = 0
         while True:
-            size = int(self.rfile.readline(64).partition(b";")[0], 16)
+            size = _chunk_size(self.rfile.readline(64))
             total += size
             if total > limit:
                 raise _TooLarge
-            if size <= 0:
+            if not size:
                 self.rfile.readline(64)
                 return
             yield self.rfile.read(size)
@@ -371,6 +392,13 @@ class _StreamedReply:
 
     def _write_chunk(self, data: bytes) -> None:
         self._handler.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+
+def _chunk_size(line: bytes) -> int:
+    digits = line.partition(b";")[0].strip()
+    if not _CHUNK_SIZE.fullmatch(digits):
+        raise _Unreadable
+    return int(digits, 16)
 
 
 def _may_be_refusal(head: bytes) -> bool:

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, Protocol
 
 from .agents import AGENTS
 from .boxes import BIN_AT, ENV_AT, base_env
+from .claims import clean_claim
 from .pipes import DirectRelay, PipedRelay, start_thread
 from .sockets import connect_unix
 from .walls import Walls, oom_kills, set_limits
@@ -109,8 +110,9 @@ class AgentProcess:
                 claim = json.loads(line)
             except (ValueError, RecursionError):
                 continue
-            if isinstance(claim, dict) and claim.get("type") in ("turn", "exit"):
-                on_claim(claim)
+            clean = clean_claim(claim) if isinstance(claim, dict) else None
+            if clean is not None:
+                on_claim(clean)
 
     def _read_stderr(self) -> None:
         assert self._process.stderr is not None

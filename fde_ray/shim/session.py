@@ -15,7 +15,7 @@ from typing import Any
 
 from .agents import AGENTS
 from .beating import Heart
-from .claims import TEXT_LIMIT, clean_channel, clean_entries, clean_text, exit_of
+from .claims import clean_claim, exit_of
 from .clock import SolveClock
 from .hosts import End, Host, Launched, NotIsolated, NotStarted
 from .inputs import Config, Inputs, read_inputs
@@ -117,7 +117,8 @@ class Shim:
             self._plane,
             self._mail.over,
             evaluate=inputs.evaluate,
-            evaluate_limit=min(inputs.limits.archive_bytes, 256 << 20),
+            evaluate_limit=min(inputs.limits.archive_bytes, self._host.room_bytes),
+            room_bytes=self._host.room_bytes,
             log=self._journal.event,
         )
         _thread("relay", lambda: relay.serve_forever(poll_interval=0.5))
@@ -254,9 +255,7 @@ class Shim:
         number = self._turn_no
         body = {
             "turn_no": number,
-            "channel": clean_channel(claim),
-            "text": clean_text(claim.get("text"), TEXT_LIMIT),
-            "entries": clean_entries(claim.get("entries")),
+            **{key: claim[key] for key in ("channel", "text", "entries")},
             "has_deliverable": deliverables.exist(),
         }
         try:
@@ -284,8 +283,8 @@ class Shim:
 
     def _read_control(self, launched: Launched) -> None:
         while (message := launched.hear()) is not None:
-            if message.get("type") in ("turn", "exit"):
-                self._mail.claim(Letter(str(message["type"]), message))
+            if (claim := clean_claim(message)) is not None:
+                self._mail.claim(Letter(claim["type"], claim))
         self._mail.claim(Letter("closed"))
 
     def _watch_folder(self) -> None:

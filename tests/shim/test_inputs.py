@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fde_ray.model.session import SessionInputs
-from fde_ray.shim.claims import clean_entries, clean_text, exit_of
+from fde_ray.shim.claims import clean_claim, clean_entries, clean_text, exit_of
 from fde_ray.shim.inputs import BadInput, read_config, read_inputs
 from fde_ray.shim.mailbox import Letter, Mailbox
 from tests.sandbox.fake_plane import FakePlane
@@ -69,7 +69,7 @@ def test_bad_config_is_refused(tmp_path: Path, value: Any) -> None:
         (Letter("stop", {"reason": "own_time_limit"}), 0, "time_limit"),
         (Letter("exit", {"kind": "step_limit"}), 0, "step_limit"),
         (Letter("exit", {"kind": "submitted"}), 0, "agent_error"),
-        (Letter("exit", {"kind": 7, "exit_code": True}), 0, "agent_error"),
+        (Letter("exit", {"kind": 7}), 0, "agent_error"),
         (Letter("exit", {"kind": "agent_error", "exit_code": -9}), 2, "agent_resource"),
         (Letter("closed"), 0, "agent_error"),
         (Letter("closed"), 1, "agent_resource"),
@@ -80,7 +80,32 @@ def test_exit_of_a_letter(letter: Letter, oom: int, kind: str | None) -> None:
     assert (found and found["kind"]) == kind
 
 
-def test_claims_of_any_shape_become_cleanclean_entries() -> None:
+@pytest.mark.parametrize(
+    "message", [{}, {"type": "start"}, {"type": ["turn"]}, {"type": None, "text": "x"}]
+)
+def test_word_that_is_neither_turn_nor_exit_is_no_claim(message: dict[str, Any]) -> None:
+    assert clean_claim(message) is None
+
+
+def test_claim_keeps_nothing_but_bounded_values() -> None:
+    turn = {"type": "turn", "text": "x" * (2 << 20), "entries": [{"odd": [[]]}], "more": {"a": 1}}
+    assert clean_claim(turn) == {
+        "type": "turn",
+        "channel": "text",
+        "text": "x" * (1 << 20),
+        "entries": [{"question": "", "header": "", "options": []}],
+    }
+    ended = {"type": "exit", "kind": "k" * 100, "detail": 5, "exit_code": True, "more": [1]}
+    assert clean_claim(ended) == {
+        "type": "exit",
+        "kind": "k" * 50,
+        "detail": "",
+        "exit_code": None,
+    }
+    assert (clean_claim({"type": "exit", "exit_code": -9}) or {})["exit_code"] == -9
+
+
+def test_claims_of_any_shape_become_clean_entries() -> None:
     assert clean_entries(None) == clean_entries("x") == clean_entries([1, None]) == []
     assert clean_entries([{"question": "q\ud800", "options": ["a", 5]}, {"options": "no"}]) == [
         {"question": "q?", "header": "", "options": ["a", ""]},

@@ -13,6 +13,7 @@ import pytest
 
 from fde_ray.shim.plane import Plane
 from fde_ray.shim.relay import Relay
+from fde_ray.shim.room import Room
 from fde_ray.shim.sockets import connect_unix, listen_unix
 from fde_ray.shim.wire import Exchange, Refused
 from tests.sandbox.fake_plane import SECRET, FakePlane, refusal, says
@@ -36,7 +37,13 @@ def address(fake: FakePlane, tmp_path: Path, over: threading.Event) -> Iterator[
     path = tmp_path / "relay.sock"
     listener = listen_unix(str(path))
     relay = Relay(
-        listener, plane, over, evaluate=True, evaluate_limit=1000, log=lambda *_, **__: None
+        listener,
+        plane,
+        over,
+        evaluate=True,
+        evaluate_limit=1000,
+        room_bytes=64 << 20,
+        log=lambda *_, **__: None,
     )
     thread = threading.Thread(target=lambda: relay.serve_forever(poll_interval=0.01))
     thread.start()
@@ -233,3 +240,36 @@ def test_a_final_refusal_reaches_the_agent_in_the_planes_own_words(
     fake.before = lambda *_: (402, said)  # type: ignore[assignment]
     status, data = ask(address, "POST", "/v1/messages", b"{}")
     assert (status, json.loads(data)) == (402, said)
+
+
+def test_bodies_together_take_no_more_memory_than_there_is_room(
+    address: str, fake: FakePlane
+) -> None:
+    """Those without room wait; none is refused, and none is lost."""
+    fake.model = [says("yes")]
+    body = b'{"model": "offline/x", "pad": "%s"}' % (b"x" * (17 << 20))
+    answers: list[int] = []
+    askers = [
+        threading.Thread(
+            target=lambda: answers.append(ask(address, "POST", "/v1/chat/completions", body)[0])
+        )
+        for _ in range(4)
+    ]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join(30.0)
+    assert answers == [200] * 4
+
+
+def test_share_of_the_room_waits_for_what_others_give_back() -> None:
+    room = Room(100)
+    with room.share(100) as first:
+        waiter = threading.Thread(target=lambda: room.take(60))
+        waiter.start()
+        waiter.join(0.05)
+        assert waiter.is_alive()
+        first.keep(40)
+        waiter.join(5.0)
+        assert not waiter.is_alive()
+    room.take(40)

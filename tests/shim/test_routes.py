@@ -59,7 +59,13 @@ def test_nothing_else_is(method: str, target: str) -> None:
     assert route_of(method, target) is None
 
 
-@pytest.mark.parametrize("body", [b"", b"[", b"[" * 100_000, b'"stream"', b'{"stream": 1}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"[", b"[" * 100_000, b'"stream"', b'{"stream": 1}', b'"stream"' + b" " * 100_000),
+        rb'{"messages": [{"content": "use \"stream\": true"}]}',
+    ],
+)
 def test_a_body_that_asks_for_no_stream_gets_none(body: bytes) -> None:
     assert not Route("/v1/messages", "messages").wants_stream(body)
     assert Route("/v1/messages", "messages").wants_stream(b'{"stream": true}')
