@@ -109,6 +109,9 @@ def cause_of(pod: PodView, now: float) -> Cause | None:
         return Cause(FailureKind.NODE_LOST, f"node {pod.node} does not end what is deleted")
     if pod.phase == "Failed" and not any(one.began for one in pod.containers):
         return Cause(FailureKind.NODE_REJECTED, f"{pod.reason}: {pod.message}".strip(": "))
+    if all(one is not None and one.reason == "OOMKilled" for one in (pod.shim, pod.agent)):
+        # gVisor holds both containers in one process: the agent's memory takes the shim with it.
+        return Cause(FailureKind.AGENT_RESOURCE, "memory: the kernel ended the whole pod")
     restarted = next(filter(_is_restarted, pod.containers), None)
     if restarted is not None:
         detail = f"container {restarted.name} was started {restarted.restarts + 1} times"

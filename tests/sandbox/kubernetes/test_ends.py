@@ -110,6 +110,10 @@ ENDS: dict[str, tuple[PodView, F]] = {
         failed(containerStatuses=[ended("shim", 137, "OOMKilled"), ended("agent", 137)]),
         F.SHIM_LOST,
     ),
+    "the pod's memory": (
+        failed(containerStatuses=[ended(one, 128, "OOMKilled") for one in ("shim", "agent")]),
+        F.AGENT_RESOURCE,
+    ),
     "a shim without last words": (
         view(phase="Running", containerStatuses=[ended("shim", 1), container("agent", running={})]),
         F.SHIM_LOST,
