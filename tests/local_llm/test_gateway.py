@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -193,6 +195,30 @@ async def test_a_real_server_is_reached_in_every_dialect_and_counted(
     counted = (said[names[0]] + cached, said[names[1]])
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == counted
     assert 1 <= usage["completion_tokens"] <= 8
+
+
+RNG = random.Random(7)
+DENSE = {
+    "hex": RNG.randbytes(700).hex(),
+    "base64": base64.b64encode(RNG.randbytes(900)).decode(),
+    "numbers": " ".join(str(RNG.randrange(10**6)) for _ in range(200)),
+    "rare signs": "".join(map(chr, range(0x1200, 0x1300))),
+    "words": "The client asked for a plan of the next week. " * 20,
+}
+
+
+@pytest.mark.parametrize("text", DENSE.values(), ids=DENSE.keys())
+async def test_a_real_tokenizer_finds_no_more_tokens_than_are_reserved(
+    runtime: Runtime, client: httpx.AsyncClient, text: str
+) -> None:
+    body = {**CHAT, "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+    usage = (await only_call(runtime)).usage
+    assert usage is not None
+    request = parse_chat(body)
+    assert usage["prompt_tokens"] <= len(request.core) < request.prompt_tokens_bound
+    is_dense = not text.startswith("The")
+    assert (usage["prompt_tokens"] > request.prompt_tokens_estimate) is is_dense
 
 
 async def test_a_prompt_beyond_the_context_is_refused_and_costs_nothing(
