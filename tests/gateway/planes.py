@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from fde_ray.store.objects import FolderStore
 from fde_ray.store.runs import Epoch, RunStore
 from tests.store.builders import GRADE, ManualClock, make_inputs, make_plan, run_id
 
+shipped_prices = cache(load_prices)
+"""Reading them takes longer than many a test."""
 SOLVE = f"{run_id(1)}.1"
 EXTRACT = f"{run_id(1)}/{GRADE}/0.1"
 
@@ -127,7 +130,7 @@ async def make_bench(
     plane = Plane(
         store=store,
         objects=objects,
-        calls=MeteredChat(model, store, load_prices(), clock, unpriced=unpriced),
+        calls=MeteredChat(model, store, shipped_prices(), clock, unpriced=unpriced),
         signer=signer,
         clock=clock,
         evaluate=evaluate,
