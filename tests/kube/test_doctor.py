@@ -19,7 +19,12 @@ from fde_ray.model.errors import UserError
 from fde_ray.model.kubernetes import KubernetesProfile
 from fde_ray.model.planes import PlanesProfile
 from fde_ray.sandbox.kubernetes.backend import opened_kubernetes
-from fde_ray.sandbox.kubernetes.checking import cluster_checks, target_of
+from fde_ray.sandbox.kubernetes.checking import (
+    cluster_checks,
+    isolation_checks,
+    refuse_if_open,
+    target_of,
+)
 from fde_ray.sandbox.kubernetes.client import KubeClient
 from fde_ray.sandbox.kubernetes.fence import FenceSettings
 from fde_ray.sandbox.proving import fit_for_sweeps
@@ -87,6 +92,8 @@ async def test_engine_finds_a_good_cluster_and_no_rights_beyond_its_own(
         assert [check for check in checks if not check.ok] == []
         (rights,) = [check for check in checks if check.what == "no more rights"]
         assert rights.detail == "no secrets, no exec, no pods elsewhere"
+        async with opened_kubernetes(profile, os.environ, SystemClock()) as pods:
+            assert (await fit_for_sweeps(pods, addresses(planes))).limits == "pod"
         listed = ("get", "pods", "-n", fence.namespace, "-o", "name")
         until(lambda: kubectl.run(*listed) == "", 60, "the canaries to be gone")
 
@@ -98,9 +105,11 @@ async def test_k26_policies_that_nobody_enforces_are_found_by_canaries(
     with applied(kubectl, around(planes), but=frozenset({"NetworkPolicy"})) as fence:
         ready(kubectl, fence)
         profile = profile_of(fence, layout.kubeconfig)
-        async with opened_kubernetes(profile, os.environ, SystemClock()) as pods:
-            with pytest.raises(UserError, match="network isolation not enforced") as caught:
-                await fit_for_sweeps(pods, addresses(planes))
+        async with KubeClient.opened(profile, os.environ, SystemClock()) as client:
+            target = target_of(profile, addresses(planes), client.addresses)._replace(limit_s=10)
+            checks = await isolation_checks(client, target)
+        with pytest.raises(UserError, match="network isolation not enforced") as caught:
+            refuse_if_open(checks)
         told = str(caught.value)
         for reached in (":9201", planes.grade, "10.250.0.1:6443"):
             assert reached in told
@@ -120,31 +129,39 @@ def doctor(profile: dict[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_command_tells_each_fault_with_its_remedy(
-    kubectl: Kubectl, planes: Planes, layout: Layout, tmp_path: Path
+async def test_plane_out_of_reach_leaves_its_fence_unproven(
+    kubectl: Kubectl, planes: Planes, layout: Layout
 ) -> None:
-    """A plane that does not answer, a class that no node has, and a policy that opens."""
     with applied(kubectl, around(planes)) as fence:
         ready(kubectl, fence)
-        document = {
-            "schema": "fde_ray.profile/1",
-            "home": str(tmp_path / "home"),
-            "planes": {"run": f"http://{planes.run}", "grade": "http://10.250.0.2:1"},
-            "sandbox": {
-                "runtime": "kubernetes",
-                "kubernetes": {
-                    "namespace": fence.namespace,
-                    "image": image("run"),
-                    "pull": "Never",
-                    "kubeconfig": str(layout.kubeconfig),
+        profile = profile_of(fence, layout.kubeconfig)
+        silent = PlanesProfile(run=f"http://{planes.run}", grade="http://10.250.0.2:1")
+        async with KubeClient.opened(profile, os.environ, SystemClock()) as client:
+            target = target_of(profile, silent, client.addresses)._replace(limit_s=10)
+            checks = await isolation_checks(client, target)
+        assert {check.what for check in checks if not check.ok} == {
+            "fence (score)",
+            "planes (score)",
+        }
+
+
+def test_command_tells_a_fault_with_its_remedy(
+    kubectl: Kubectl, planes: Planes, layout: Layout, tmp_path: Path
+) -> None:
+    with applied(kubectl, around(planes, runtime_class="kata")) as fence:
+        ready(kubectl, fence)
+        found = doctor(
+            {
+                "schema": "fde_ray.profile/1",
+                "home": str(tmp_path / "home"),
+                "planes": addresses(planes).jsonable(),
+                "sandbox": {
+                    "runtime": "kubernetes",
+                    "kubernetes": profile_of(fence, layout.kubeconfig).jsonable(),
                 },
             },
-        }
-        found = doctor(document, tmp_path)
-        failed = {what for what, one in found.items() if not one["ok"]}
-        assert failed == {"fence (score)", "planes (score)"}
-        assert "fde-ray serve" in found["planes (score)"]["remedy"]
-        document["sandbox"]["kubernetes"]["runtime_class"] = "kata"  # type: ignore[index]
-        found = doctor(document, tmp_path)
+            tmp_path,
+        )
         assert "install gVisor" in found["runtime class"]["remedy"]
         assert 'RuntimeClass "kata" not found' in found["fence (solve)"]["detail"]
+        assert found["rights"]["ok"]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from fde_ray.model.errors import UserError
 from fde_ray.model.planes import PlanesProfile
 from fde_ray.sandbox.kubernetes.backend import KubernetesSandbox
+from fde_ray.sandbox.kubernetes.pods import Surroundings
 from fde_ray.sandbox.local import LocalSandbox
 from fde_ray.sandbox.null import NullSandbox
 from fde_ray.sandbox.proving import Fenced, fit_for_sweeps
 from fde_ray.sandbox.records import SandboxFacts
+from tests.sandbox.kubernetes.checking.cluster import API, PROFILE, Cluster, saw
 
 FACTS = SandboxFacts(runtime="kubernetes", version="v1.34.4 gvisor", limits="pod")
 PLANES = PlanesProfile(run="http://10.0.0.7:8080", grade="http://10.0.0.7:8081")
@@ -38,6 +42,19 @@ async def test_walls_are_tried_with_the_planes_of_the_profile() -> None:
 async def test_walls_with_holes_are_refused() -> None:
     with pytest.raises(UserError, match="not enforced"):
         await fit_for_sweeps(Walls("network isolation not enforced"), PLANES)  # type: ignore[arg-type]
+
+
+async def test_pods_that_reach_too_much_hold_no_sweep() -> None:
+    cluster = Cluster()
+    cluster.fates["solve"] = lambda: saw(reached=[API], after=None)
+    pods = SimpleNamespace(
+        _profile=PROFILE,
+        _around=Surroundings((API,)),
+        _client=cluster,
+        _clock=SimpleNamespace(now=cluster.clock),
+    )
+    with pytest.raises(UserError, match="network isolation not enforced: a solve pod reached"):
+        await KubernetesSandbox.prove_isolation(pods, PLANES)  # type: ignore[arg-type]
 
 
 def test_pods_are_tried_and_boxes_of_this_machine_are_not() -> None:

@@ -22,7 +22,7 @@ from fde_ray.sandbox.kubernetes.fence.network import TO_GRADE_PLANE, TO_RUN_PLAN
 from .calling import Api
 from .canaries import Sighting
 from .checks import Check
-from .lookouts import Report, reports
+from .lookouts import LOOK_S, Report, reports
 
 METADATA = "169.254.169.254:80"
 LOOKOUTS: dict[c.PodRole, str] = {c.SOLVE: TO_RUN_PLANE, "score": TO_GRADE_PLANE}
@@ -41,7 +41,9 @@ class Target(NamedTuple):
     """The run-plane and where archives go."""
     grade_plane: tuple[str, ...]
     forbidden: tuple[str, ...] = ()
-    """Addresses of the API server and of nodes."""
+    """Addresses of the API server."""
+    limit_s: float = LOOK_S
+    """How long the fence may take to stand."""
 
     def wanted(self, role: c.PodRole) -> tuple[str, ...]:
         return self.run_plane if role == c.SOLVE else self.grade_plane
@@ -88,7 +90,7 @@ async def looked_around(
     """Return what the canary of each role told, or why it told nothing."""
     tasks = {role: (target.wanted(role), target.closed(role)) for role in LOOKOUTS}
     try:
-        return await reports(api, target.profile, tasks, clock)
+        return await reports(api, target.profile, tasks, clock, limit_s=target.limit_s)
     except SandboxError as error:
         return dict.fromkeys(LOOKOUTS, error.detail)
 
@@ -113,9 +115,12 @@ def _fence(role: c.PodRole, seen: Sighting) -> Check:
     if seen.reached:
         leak = f"a {role} pod reached {', '.join(seen.reached)}"
         return Check(what, False, leak, _INSTALL, isolation=True)
-    if seen.closed_after_s is None:
+    if seen.closed_after_s is None and seen.missing:
         unsure = "not proven: its planes were out of reach, so that a refusal shows nothing"
         return Check(what, False, unsure, f"mend planes ({role}) first", isolation=True)
+    if seen.closed_after_s is None:
+        unsure = f"not proven: a {role} pod found it closed only at times"
+        return Check(what, False, unsure, _INSTALL, isolation=True)
     stood = f"all but its planes was closed after {seen.closed_after_s:g} s"
     return Check(what, True, stood, isolation=True)
 

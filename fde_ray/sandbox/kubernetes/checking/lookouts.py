@@ -19,8 +19,8 @@ from .canaries import Sighting, decoy, is_hopeless, is_ready, lookout, sighting,
 
 T = TypeVar("T")
 
-LOOK_S = 30.0
-"""How long a lookout waits for the fence to stand."""
+LOOK_S = 60.0
+"""How long a lookout waits for the fence to stand: as long as the shims of runs do."""
 START_S = 90.0
 POLL_S = 0.5
 """Pods are few here, and each lives for seconds."""
@@ -47,10 +47,13 @@ async def reports(
     profile: KubernetesProfile,
     tasks: Mapping[c.PodRole, Task],
     clock: Callable[[], float] = time.time,
+    *,
+    limit_s: float = LOOK_S,
 ) -> dict[c.PodRole, Report | str]:
     """Return what a canary of each role told, or why it told nothing.
 
-    The decoy's address is forbidden to all. SandboxError when the decoy does not come up.
+    limit_s: how long the fence may take to stand. The decoy's address is forbidden to all.
+    SandboxError when the decoy does not come up.
     """
     nonce = secrets.token_hex(4)
     bait = decoy(f"fde-canary-decoy-{nonce}", profile)
@@ -61,9 +64,9 @@ async def reports(
             wanted, forbidden = task
             name = f"fde-canary-{role}-{nonce}"
             closed = [address, *forbidden]
-            pod = lookout(name, role, profile, wanted=wanted, forbidden=closed, limit_s=LOOK_S)
+            pod = lookout(name, role, profile, wanted=wanted, forbidden=closed, limit_s=limit_s)
             try:
-                return await _report(api, pod, clock)
+                return await _report(api, pod, clock, START_S + limit_s)
             except SandboxError as error:
                 return error.detail
 
@@ -71,11 +74,13 @@ async def reports(
         return dict(zip(tasks, found, strict=True))
 
 
-async def _report(api: Api, pod: Object, clock: Callable[[], float]) -> Report | str:
+async def _report(
+    api: Api, pod: Object, clock: Callable[[], float], within_s: float
+) -> Report | str:
     asked_at = clock()
     async with _started(api, pod) as made:
         made_by = clock()
-        seen: Sighting | str = await _found(api, pod, sighting, START_S + LOOK_S)
+        seen: Sighting | str = await _found(api, pod, sighting, within_s)
         if isinstance(seen, str):
             return seen
         made_at = str(made["metadata"].get("creationTimestamp"))

@@ -79,7 +79,9 @@ async def test_pod_that_reaches_nothing_proves_nothing(cluster: Cluster) -> None
 
 async def test_fence_that_never_stood_still_is_not_proven(cluster: Cluster) -> None:
     cluster.fates["solve"] = lambda: saw(after=None)
-    assert not (await checks(cluster))["fence (solve)"].ok
+    check = (await checks(cluster))["fence (solve)"]
+    assert not check.ok
+    assert "only at times" in check.detail
 
 
 async def test_planes_out_of_reach_at_the_end_are_told_beside_a_good_fence(
