@@ -198,26 +198,35 @@ def _unharmed(pod: Heard, around: Around) -> list[Check]:
 
 def _typed_end(said: Said | None, pod: Heard) -> Check:
     name = "its end has a type"
-    if _is_evicted(pod):
-        told = str(pod.pod["status"].get("message", ""))
-        return Check(name=name, holds=True, evidence=shortened(f"Evicted: {told}", 120))
-    ended = _ended(pod, AGENT)
-    if ended.get("reason") == "OOMKilled" or ended.get("exitCode") in (128, 137):
-        told = f"{ended.get('reason')}, exit {ended.get('exitCode')}"
-        return Check(name=name, holds=True, evidence=told)
+    killed = _killed(pod)
+    if killed:
+        return Check(name=name, holds=True, evidence=killed)
     if said is not None and said.outcome == "refused":
         return Check(name=name, holds=True, evidence=f"refused inside: {said.evidence}")
-    if said is not None and said.outcome == "done" and ended.get("exitCode") == 0:
+    if said is not None and said.outcome == "done" and _ended(pod, AGENT).get("exitCode") == 0:
         return Check(name=name, holds=True, evidence=f"it had enough by itself: {said.evidence}")
     return Check(name=name, holds=False, evidence=_state(pod))
 
 
 def _over_cap(pod: Heard) -> Check:
+    """The collector's caps come first; where the pod's own limits do, its end has a type."""
     line = next((each for each in pod.shim if each.get("kind") == "over_cap"), None)
-    name = "the collector refused by its caps"
-    if line is None:
-        return Check(name=name, holds=False, evidence=_state(pod))
-    return Check(name=name, holds=True, evidence=f"{line['detail']} after {line['took_s']} s")
+    name = "the collector or the pod refused by its caps"
+    if line is not None:
+        told = f"{line['detail']} after {line['took_s']} s"
+        return Check(name=name, holds=True, evidence=told)
+    killed = _killed(pod)
+    return Check(name=name, holds=bool(killed), evidence=killed or _state(pod))
+
+
+def _killed(pod: Heard) -> str:
+    """Return what the cluster says of an agent that it ended for its greed; empty if it did not."""
+    if _is_evicted(pod):
+        return shortened(f"Evicted: {pod.pod['status'].get('message', '')}", 120)
+    ended = _ended(pod, AGENT)
+    if ended.get("reason") == "OOMKilled" or ended.get("exitCode") in (128, 137):
+        return f"{ended.get('reason')}, exit {ended.get('exitCode')}"
+    return ""
 
 
 def _collected(attempt: Attempt, pod: Heard) -> Check:

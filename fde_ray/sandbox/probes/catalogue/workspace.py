@@ -37,5 +37,5 @@ ATTEMPTS = (
     _trap("sparse_terabyte", "a file of a terabyte that takes no room", "sparse",
           Verdict.CONTAINED, amount=1 << 40),
     _trap("million_files", "a million files", "many", Verdict.CONTAINED, amount=1_000_000,
-          limit_s=280.0),
+          limit_s=150.0),
 )  # fmt: skip
