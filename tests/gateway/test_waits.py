@@ -269,7 +269,8 @@ async def test_an_agent_who_leaves_a_stream_that_waits_is_charged(
             httpx.AsyncClient(transport=transport, base_url="http://p", headers=headers) as client,
             client.stream("POST", "/v1/chat/completions", json=STREAMED) as reply,
         ):
-            assert await anext(reply.aiter_bytes()) == b": waiting\n\n"
+            said = reply.aiter_bytes()  # a name: what nobody holds is closed, and the reply with it
+            assert await anext(said) == b": waiting\n\n"
             await paused(narrow, PauseCause.RATE_LIMIT)
         await paused(narrow, None)
         narrow.model.gate.set()
