@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import nullcontext
 from functools import partial
-from itertools import chain, repeat
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from fde_ray.model.chat import Bill, ChatReply, Usage
 from fde_ray.model.clock import Clock
-from fde_ray.model.errors import ProviderError, Refusal, StoreError
+from fde_ray.model.errors import ProviderError, Refusal
 from fde_ray.model.failures import FailureKind, Fault
 from fde_ray.model.profile import UnpricedModels
 from fde_ray.model.states import PauseCause
@@ -32,6 +31,7 @@ from .calls import (
     Upstream,
     WireUpstream,
 )
+from .endings import Endings
 from .estimates import counted_usage, failed_usage
 from .flights import Drains, Flight
 from .holds import CallElsewhere, Hold
@@ -45,14 +45,9 @@ LONGEST_BACKOFF_S = 30.0
 LONGEST_RETRY_AFTER_S = 120.0
 START_WAITS_S = (0.25, 0.5, 1.0, 2.0)
 """Between tries to note a call: its caller does better to hold it when the store is away longer."""
-FINISH_WAITS_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-LONGEST_WAIT_S = 15.0
-"""Between tries to write what became of a call, however long the store is away: an answer that is
-in no row is given to nobody, and would be asked and paid for again."""
 ELSEWHERE_S = 1.0
 """Between two looks at a call that another process has under way."""
 
-T = TypeVar("T")
 Send = Callable[[ModelRequest, Bill, Meter], Awaitable[ChatReply]]
 
 
@@ -89,6 +84,7 @@ class MeteredChat:
         self._flights: dict[str, Flight] = {}
         self._drains = drains or Drains()
         self._takes_unpriced = unpriced == "allow"
+        self._endings = Endings(clock)
 
     async def complete(
         self,
@@ -153,6 +149,7 @@ class MeteredChat:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._endings.aclose()
         await self._limits.aclose()
         await self._budgets.aclose()
 
@@ -230,7 +227,7 @@ class MeteredChat:
                         started_at=self._clock.now(),
                     )
                     # Written twice it is one row; given up at once it might stay without an end.
-                    if await self._written(partial(hold.start, start), START_WAITS_S):
+                    if await self._endings.written(partial(hold.start, start), START_WAITS_S):
                         reply = await self._sent(call, send, try_no, hold, flight)
                         passage.answered(reply.usage)
                         return reply
@@ -329,18 +326,7 @@ class MeteredChat:
             reply=reply,
             raw_usage=reply.raw_usage if reply else raw_usage,
         )
-        waits_s: Iterable[float] = (
-            () if is_leaving else chain(FINISH_WAITS_S, repeat(LONGEST_WAIT_S))
-        )
-        await self._written(partial(hold.finish, row), waits_s)
-
-    async def _written(self, write: Callable[[], Awaitable[T]], waits_s: Iterable[float]) -> T:
-        for wait_s in waits_s:
-            try:
-                return await write()
-            except StoreError:
-                await self._clock.sleep(wait_s)
-        return await write()
+        await self._endings.end(hold, row, is_leaving=is_leaving)
 
     async def _whole(self, request: ModelRequest, bill: Bill, meter: Meter) -> ChatReply:
         if isinstance(request, WireRequest):
