@@ -26,8 +26,12 @@ class Marks:
     async def complete(self, sweep: str) -> None:
         """Leave what is missing among the marks of a sweep: of runs that had ended before it came,
         and of those whose driver died at the wrong moment."""
+        runs = await self._store.runs_of_sweep(sweep, tenant=self._tenant)
+        ended = [run for run in runs if run.phase.is_terminal]
+        if not ended:
+            return
         present = set(await self._objects.list(layout.marks_prefix(self._tenant, sweep)))
-        for run in await self._store.runs_of_sweep(sweep, tenant=self._tenant):
+        for run in ended:
             key = layout.mark_key(self._tenant, sweep, run.run_id, run.grade_id)
             if key not in present:
                 await self._left(sweep, run)

@@ -19,6 +19,7 @@ from fde_ray.store.runs.versions import Replaced
 
 from .comparison import Comparison, compared
 from .drift import change_of, material_of
+from .marks import Marks
 from .planning import Planner, plan_sweep
 from .runtime import Runtime, prices_of
 from .versions import SpecVersions
@@ -62,12 +63,17 @@ class Submission:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime, self._store = runtime, runtime.store
         self._versions = SpecVersions(runtime.objects, runtime.tenant)
+        self._marks = Marks(runtime.store, runtime.objects, runtime.tenant)
 
     async def submit(self, spec: SweepSpec) -> bool:
-        """Store a sweep and want its runs; False = the same sweep was there before."""
+        """Store a sweep and want its runs; False = the same sweep was there before.
+
+        Runs that had ended before have their marks when it returns, whoever works on the rest.
+        """
         known = await self._known(spec.name)
         if known is not None and self._is_same(known, spec):
             await self._versions.keep(spec.name, known.spec, lambda: planned(self._runtime, spec))
+            await self._marks.complete(spec.name)
             return False
         self._check_prices(spec)
         plans = planned(self._runtime, spec)
@@ -81,6 +87,7 @@ class Submission:
             )
         new = await self._store.submit_sweep(self._runtime.tenant, spec.name, document, plans)
         await self._versions.keep(spec.name, document, lambda: plans)
+        await self._marks.complete(spec.name)
         return new
 
     async def compare(self, name: str, spec: SweepSpec) -> Comparison:
@@ -105,6 +112,7 @@ class Submission:
         replaced = await self._store.replace_sweep(tenant, spec.name, document, plans)
         await self._versions.keep(spec.name, document, lambda: plans)
         await self._drop_marks(spec.name, plans)
+        await self._marks.complete(spec.name)
         return replaced
 
     async def _drop_marks(self, name: str, plans: Sequence[RunPlan]) -> None:

@@ -27,12 +27,14 @@ from fde_ray.engine.campaign import (
 from fde_ray.engine.controller import Controller
 from fde_ray.engine.findings import findings_of
 from fde_ray.engine.planning import Planner, plan_sweep
+from fde_ray.engine.submission import Submission
 from fde_ray.model.base import sha256_hex
 from fde_ray.model.errors import StoreError, UserError
 from fde_ray.model.result import canonical
 from fde_ray.model.states import Phase
 from fde_ray.protocol.packs import builtin_pack
 from fde_ray.scaffolds import scaffold
+from fde_ray.store.objects import layout
 from fde_ray.store.runs import LeaseOwner
 from tests.engine.drivers import (
     CASE,
@@ -95,6 +97,41 @@ def test_a_sweep_of_runs_that_had_ended_gets_its_marks_too(tmp_path: Path) -> No
             await carried_out(runtime, await submitted(runtime, make_spec("two")))
             assert len(await marks(runtime, "two")) == 1
             assert len(stage.started_of("solve")) == 1
+
+    played(main)
+
+
+@pytest.mark.parametrize("way", ["submitted", "replaced", "submitted_again"])
+def test_a_sweep_of_runs_that_had_ended_has_its_marks_before_anybody_works_on_it(
+    tmp_path: Path, way: str
+) -> None:
+    """Whoever has it stored from afar starts no engine."""
+
+    async def main() -> None:
+        async with opened(tmp_path, make_stage()) as runtime:
+            await worked(runtime, await submitted(runtime, make_spec("one")))
+            if way == "replaced":
+                await submitted(runtime, make_spec("two").evolve(series="other"))
+                assert await marks(runtime, "two") == {}
+                await Submission(runtime).replace(make_spec("two"))
+            else:
+                await submitted(runtime, make_spec("two"))
+            if way == "submitted_again":
+                for key in await runtime.objects.list(layout.marks_prefix(runtime.tenant, "two")):
+                    await runtime.objects.delete(key)
+                await submitted(runtime, make_spec("two"))
+            assert await marks(runtime, "two") == await marks(runtime, "one")
+            assert len(await marks(runtime, "two")) == 1
+
+    played(main)
+
+
+def test_a_sweep_has_no_marks_of_runs_that_have_not_ended(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, make_stage()) as runtime:
+            await worked(runtime, await submitted(runtime, make_spec("one")))
+            await submitted(runtime, make_spec("two", repeats=3))
+            assert await marks(runtime, "two") == await marks(runtime, "one")
 
     played(main)
 
