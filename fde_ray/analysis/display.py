@@ -107,7 +107,10 @@ def money(total: Total) -> str:
 
 
 def whole_cost(summary: SweepSummary) -> str:
-    """Return the cost of all roles, a sum over results: where none is, that is no cost of zero."""
+    """Return the cost of all roles: by the ledger, else the sum over results, and where no result
+    is that sum is no cost of zero."""
+    if summary.ledger_nanousd is not None:
+        return money(summary.ledger_nanousd)
     known = summary.cost or not summary.planned
     return money(summary.cost_nanousd) if known else "unknown"
 

@@ -98,6 +98,9 @@ class SweepSummary(Record):
     cost: tuple[RoleCost, ...]
     """Each run once, even when two systems share it."""
     cost_nanousd: Total
+    ledger_nanousd: Total | None
+    """Of all model calls of the sweep so far, whether or not a result tells of them; None = no
+    ledger was at hand."""
     deviations: tuple[str, ...]
     program_versions: tuple[str, ...]
     protocol_versions: tuple[str, ...]
@@ -109,8 +112,12 @@ def summary(
     *,
     complete_cases: bool = False,
     resampling: Resampling | None = None,
+    ledger_nanousd: Total | None = None,
 ) -> SweepSummary:
-    """Return the summary of the planned runs; equal inputs in any order give an equal object."""
+    """Return the summary of the planned runs; equal inputs in any order give an equal object.
+
+    ledger_nanousd: what the ledger says that all calls cost, where there is one.
+    """
     results = list(results)
     cells = joined(results, planned)
     taking_part = _distinct(cells)
@@ -129,6 +136,7 @@ def summary(
         groups=_groups(cells, complete_cases, resampling or Resampling()),
         cost=cost,
         cost_nanousd=_all_roles(cost),
+        ledger_nanousd=ledger_nanousd,
         deviations=tuple(sorted({key for r in taking_part for key in r.deviations})),
         program_versions=tuple(sorted({r.versions.fde_ray for r in taking_part})),
         protocol_versions=tuple(sorted({r.versions.protocol for r in taking_part})),

@@ -55,13 +55,19 @@ async def written(
     from .costing import spending_of
 
     found = await findings_of(runtime, sweep)
-    made = summary(found.results, found.planned, complete_cases=complete_cases)
+    costs = short_tables(await spending_of(runtime, sweep))
+    made = summary(
+        found.results,
+        found.planned,
+        complete_cases=complete_cases,
+        ledger_nanousd=costs[0].total.llm.nanousd,
+    )
     page = report_html(
         found.results,
         found.planned,
         of=made,
         deviation_texts={d.key: d.choice for d in DEVIATIONS},
-        costs=short_tables(await spending_of(runtime, sweep)),
+        costs=costs,
         generated_at=utc(runtime.clock.now()),
     )
     path = html or runtime.home.reports / f"{sweep}.html"

@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from fde_ray.analysis.aggregates import Total, total
 from fde_ray.analysis.measures import Resampling
 from fde_ray.analysis.summary import SweepSummary, summary
 from fde_ray.analysis.terminal import headline, leaderboard_tables, leaderboard_text
@@ -107,3 +108,21 @@ def test_the_headline_tells_the_cost() -> None:
 
 def test_clarification_is_not_applicable_without_questions() -> None:
     assert "n/a" in leaderboard_text(summed(make_result(condition="hidden")))
+
+
+@pytest.mark.parametrize(
+    ("ledger", "said"),
+    [
+        (None, "unknown"),
+        (total([]), "$0.0000"),
+        (total([2_000_000_000]), "$2.0000"),
+        (total([2_000_000_000, None]), "≥ $2.0000 (1 unknown)"),
+        (total([None]), "unknown"),
+    ],
+    ids=["no_ledger", "no_call", "known", "lower_bound", "unpriced"],
+)
+def test_a_sweep_without_results_costs_what_its_ledger_says(
+    ledger: Total | None, said: str
+) -> None:
+    found = summary([], [make_unfinished("017")], ledger_nanousd=ledger)
+    assert headline(found).endswith(f"cost {said}")
