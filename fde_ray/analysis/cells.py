@@ -11,7 +11,8 @@ from pydantic import Field
 from fde_ray.model.base import Record
 from fde_ray.model.failures import FAILURES, FailureKind
 from fde_ray.model.result import RunResult
-from fde_ray.model.states import ConditionKind, GradeState, Phase, SolveEnd
+from fde_ray.model.states import BudgetCut, ConditionKind, GradeState, Phase, SolveEnd
+from fde_ray.model.wording import counted
 
 
 class Planned(Record):
@@ -38,6 +39,7 @@ class Status(StrEnum):
     NO_MAJORITY = "no_majority"
     GRADE_MISSING = "grade_missing"
     BUDGET_STOPPED = "budget_stopped"
+    BUDGET_SHORTENED = "budget_shortened"
     CANCELLED = "cancelled"
     QUARANTINED = "quarantined"
     RESULT_MISSING = "result_missing"
@@ -49,6 +51,7 @@ STATUS_TEXT = {
     Status.NO_MAJORITY: "no majority",
     Status.GRADE_MISSING: "grade missing",
     Status.BUDGET_STOPPED: "budget stopped",
+    Status.BUDGET_SHORTENED: "budget shortened",
     Status.CANCELLED: "cancelled",
     Status.QUARANTINED: "quarantined",
     Status.RESULT_MISSING: "result missing",
@@ -66,8 +69,8 @@ class Cell(NamedTuple):
     def status(self) -> Status:
         if self.result is None:
             return _status_without_result(self.planned)
-        if self.is_budget_stopped:
-            return Status.BUDGET_STOPPED
+        if (cut := self.result.budget_cut) is not None:
+            return _CUT[cut]
         if self.result.solve_end is SolveEnd.CANCELLED:
             return Status.CANCELLED
         if not self.result.solve_end.is_graded:
@@ -75,14 +78,6 @@ class Cell(NamedTuple):
         if self.result.score is not None:
             return Status.SCORED
         return _UNSCORED.get(self.result.grade, Status.GRADE_MISSING)
-
-    @property
-    def is_budget_stopped(self) -> bool:
-        """Whether a money or token budget cut the run (protocol rule 1: never compared)."""
-        result = self.result
-        return result is not None and (
-            result.solve_end is SolveEnd.BUDGET or result.outcome is FailureKind.BUDGET_EXHAUSTED
-        )
 
     @property
     def score(self) -> float | None:
@@ -99,22 +94,38 @@ class Cell(NamedTuple):
     @property
     def measured(self) -> RunResult | None:
         """Return the result when its dialogue ran to an end of the agent's own, else None."""
-        if self.result is None or self.is_budget_stopped or not self.result.solve_end.is_graded:
+        result = self.result
+        if result is None or result.budget_cut is not None or not result.solve_end.is_graded:
             return None
-        return self.result
+        return result
 
     @property
     def reason(self) -> str:
         """Return why the score is null, in words; "" when there is one."""
         if self.status is Status.SCORED:
             return ""
-        kind = self.planned.failure
+        kind, text = self.planned.failure, STATUS_TEXT[self.status]
+        if self.status is Status.BUDGET_SHORTENED and self.result is not None:
+            return f"{text}: {cut_text(self.result)}"
         if kind is None and self.result is not None:
             kind = self.result.outcome
-        text = STATUS_TEXT[self.status]
         return text if kind is None else f"{text}: {FAILURES[kind].text}"
 
 
+def cut_text(result: RunResult) -> str:
+    """Return in words what a budget did to a run that is not whole."""
+    if result.budget_cut is BudgetCut.STOPPED:
+        return "a budget stopped it"
+    calls = None if result.budget is None else result.budget.shortened_calls
+    if calls is None:
+        return "it is not on record whether its budget cut replies of its model short"
+    return f"its budget cut {counted(calls, 'reply', 'replies')} of its model short"
+
+
+_CUT = {
+    BudgetCut.STOPPED: Status.BUDGET_STOPPED,
+    BudgetCut.SHORTENED: Status.BUDGET_SHORTENED,
+}
 _UNSCORED = {GradeState.NO_MAJORITY: Status.NO_MAJORITY, GradeState.PENDING: Status.PENDING}
 
 

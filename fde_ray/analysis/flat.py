@@ -167,6 +167,8 @@ _RUNS: dict[str, Type] = {
     "recorded_score": "float",
     "outcome": "text",
     "zero_signature": "text",
+    "budget_cut": "text",
+    "shortened_calls": "int",
     **_METRICS,
     "n_units": "int",
     "n_points": "int",

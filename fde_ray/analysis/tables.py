@@ -98,6 +98,8 @@ def _run_row(cell: Cell) -> Row:
         "recorded_score": result.score if result else None,
         "outcome": result.outcome.value if result and result.outcome else None,
         "zero_signature": result.zero_signature if result else None,
+        "budget_cut": result.budget_cut.value if result and result.budget_cut else None,
+        "shortened_calls": result.budget.shortened_calls if result and result.budget else None,
     }
     return row | _metric_fields(cell) | _effort_fields(result) | _cost_fields(result)
 

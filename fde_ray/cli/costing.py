@@ -31,7 +31,7 @@ async def spending_of(runtime: Runtime, sweep: str) -> Spending:
             condition=run.condition,
             system=run.system,
             repeat=run.repeat,
-            is_valid=run.valid is True and run.score is not None,
+            is_valid=run.valid is True and run.score is not None and run.budget_cut is None,
         )
         for run in await store.runs_of_sweep(sweep, tenant=tenant)
     ]

@@ -103,6 +103,7 @@ async def _shown(profile: Profile, prefix: str) -> tuple[dict[str, Any], RunResu
             "phase": run.phase.value,
             "solve_end": None if run.solve_end is None else run.solve_end.value,
             "grade": run.grade.value,
+            "budget_cut": None if run.budget_cut is None else run.budget_cut.value,
             "attempts": run.attempt,
             "failure": run.failure or run.grade_failure,
             "detail": run.detail or run.grade_detail,
@@ -180,12 +181,16 @@ def _print_state(state: dict[str, Any]) -> None:
 
 
 def _print_result(result: RunResult) -> None:
+    from fde_ray.analysis.cells import cut_text
+
     from .output import safe, say
 
     score = "none" if result.score is None else repr(result.score)
     zero = f", zero because of: {result.zero_signature}" if result.zero_signature else ""
     valid = {None: "unknown", True: "yes", False: "no"}[result.valid]
     say(f"score {score}, valid {valid}{zero}")
+    if result.budget_cut is not None:
+        say(f"NOT COMPARED: {cut_text(result)}; reports give the run no score")
     if result.offline:
         say(f"OFFLINE answers by: {', '.join(result.offline)} (no model result)")
     if result.unsafe_sandbox:

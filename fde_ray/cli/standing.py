@@ -54,9 +54,9 @@ def status(
 
 
 def status_row(status: SweepStatus) -> dict[str, Any]:
-    from fde_ray.model.states import GradeState, Phase
+    from fde_ray.model.states import BudgetCut, GradeState, Phase
 
-    phases, grades = status.phases, status.grades
+    phases, grades, cuts = status.phases, status.grades, status.cuts
     return {
         "sweep": status.sweep.name,
         "state": status.sweep.state,
@@ -68,6 +68,7 @@ def status_row(status: SweepStatus) -> dict[str, Any]:
         "notices": list(status.notices),
         "phases": {phase.value: phases[phase] for phase in Phase if phases[phase]},
         "grades": {grade.value: grades[grade] for grade in GradeState if grades[grade]},
+        "budget_cuts": {cut.value: cuts[cut] for cut in BudgetCut if cuts[cut]},
     }
 
 
@@ -110,6 +111,10 @@ def _show(rows: list[dict[str, Any]], name: str | None, *, json_: bool) -> None:
     if name is not None:
         for line in bars(rows[0]["phases"], columns()):
             say(line)
+    for row in rows:
+        if row["budget_cuts"]:
+            cuts = ", ".join(f"{count} {cut}" for cut, count in row["budget_cuts"].items())
+            note(f"{row['sweep']}: budgets cut runs ({cuts}); reports give them no score")
     for notice in sorted({notice for row in rows for notice in row["notices"]}):
         note(notice)
 

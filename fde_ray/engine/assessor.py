@@ -102,6 +102,11 @@ class Assessor:
         await _cleared(folder)
         try:
             return await self._graded(plan, known, stages, folder)
+        except RunFailure as failure:
+            if failure.kind is not FailureKind.BUDGET_EXHAUSTED:
+                raise
+            await self._out_of_money(plan, known.grade, failure, stages)
+            return True
         finally:
             await _cleared(folder)
 
@@ -210,7 +215,7 @@ class Assessor:
         notes: tuple[AttemptNote, ...],
     ) -> RunResult:
         plan, attempt = graded.plan, graded.attempt
-        pauses, costs, tries = await self._store.evidence(
+        pauses, costs, tries, shortened_calls = await self._store.evidence(
             plan.run_id, plan.grade_id, attempt.subject
         )
         clock = None
@@ -235,6 +240,7 @@ class Assessor:
                 chosen=chosen,
                 coverage=verdicts,
                 cost=tuple(costs),
+                shortened_calls=shortened_calls,
                 facts=await self._facts(attempt, tries),
                 profile=self._runtime.profile,
             )
@@ -282,6 +288,15 @@ class Assessor:
         await stages.give_up(tries, kind, detail)
         await self._given_up(plan, row._replace(failure=kind.value, detail=detail), stages)
         return False
+
+    async def _out_of_money(
+        self, plan: RunPlan, row: GradeRow, failure: RunFailure, stages: Stages
+    ) -> None:
+        """Leave the grade missing, with all that was found of it, until a user resumes."""
+        kind, detail = failure.kind, failure.detail
+        log.warning("grade_missing", extra={"run": plan.run_id, "kind": kind.value, "again": False})
+        await stages.give_up(row.tries, kind, detail)
+        await self._given_up(plan, row._replace(failure=kind.value, detail=detail), stages)
 
     async def _given_up(self, plan: RunPlan, row: GradeRow, stages: Stages) -> None:
         """End a run whose grade is missing; a driver may have died before it could."""

@@ -12,7 +12,7 @@ from fde_ray.model.errors import UserError
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.result import CostLine
 from fde_ray.model.specs import SweepSpec
-from fde_ray.model.states import GradeState, PauseCause, Phase
+from fde_ray.model.states import BudgetCut, GradeState, PauseCause, Phase
 from fde_ray.store.runs import SweepRow, SweepRun
 from fde_ray.store.runs.breakers import BreakerRow
 from fde_ray.store.runs.sweeps import SweepCancelled
@@ -48,6 +48,11 @@ class SweepStatus(NamedTuple):
     @property
     def grades(self) -> Counter[GradeState]:
         return Counter(run.grade for run in self.runs)
+
+    @property
+    def cuts(self) -> Counter[BudgetCut]:
+        """What budgets did to runs, as far as it is known: those are compared with no others."""
+        return Counter(run.budget_cut for run in self.runs if run.budget_cut is not None)
 
     @property
     def ended(self) -> int:

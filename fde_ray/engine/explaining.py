@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fde_ray.model.clock import utc
 from fde_ray.model.failures import FAILURES, FailureKind
 from fde_ray.model.scheduling import Wait, WaitReason
-from fde_ray.model.states import GradeState, PauseCause, Phase, SolveEnd
+from fde_ray.model.states import BudgetCut, GradeState, PauseCause, Phase, SolveEnd
 from fde_ray.model.wording import counted, is_or_are
 from fde_ray.store.runs import AttemptRow, SweepRun
 
@@ -24,6 +24,11 @@ _PAUSES = {
     PauseCause.PROVIDER: "the agent's model cannot be reached or does not answer",
     PauseCause.RATE_LIMIT: "it waits for our own rate limit",
     PauseCause.BUDGET_WAIT: "it waits for its share of a budget",
+}
+_CUTS = {
+    BudgetCut.STOPPED: "A budget ended its solving, so that reports give it no score.",
+    BudgetCut.SHORTENED: "Its budget cut replies of its model short, so that reports give it no"
+    " score.",
 }
 
 
@@ -43,8 +48,8 @@ async def _reasons(runtime: Runtime, sweep: str, run: SweepRun, wait: Wait | Non
     said = [f"The run is {_place(run).rstrip('.')}."]
     if run.phase is Phase.DONE:
         said += await _labels(runtime, run)
-    if run.solve_end is SolveEnd.BUDGET:
-        said.append("A budget ended its solving, so that reports give it no score.")
+    if run.budget_cut is not None:
+        said.append(_CUTS[run.budget_cut])
     attempts = await runtime.store.attempts_of(run.run_id)
     said += [_loss(one) for one in attempts if one.failure is not None]
     if run.phase is Phase.QUEUED:

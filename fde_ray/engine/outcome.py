@@ -13,7 +13,7 @@ from fde_ray.model.grading import PointCoverage, Route
 from fde_ray.model.ids import PROTOCOL_VERSION
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.profile import Profile
-from fde_ray.model.result import AttemptNote, CostLine, Pause, RunResult, Versions
+from fde_ray.model.result import AttemptNote, BudgetNote, CostLine, Pause, RunResult, Versions
 from fde_ray.model.states import GradeState, SolveEnd
 from fde_ray.protocol.deviations import active
 from fde_ray.protocol.dialogue import DialogueState
@@ -45,6 +45,8 @@ class Evidence(NamedTuple):
     coverage: tuple[PointCoverage, ...] | None
     """None: no channel, or no ballot at all."""
     cost: tuple[CostLine, ...]
+    shortened_calls: int | None
+    """Replies that the run's budget cut short; None = not known."""
     facts: SandboxFacts
     profile: Profile
 
@@ -91,6 +93,7 @@ def assembled(e: Evidence) -> RunResult:
         if has_questions
         else None,
         cost=e.cost,
+        budget=_budget(e),
         deviations=active(facts_of(plan, e.routes)),
         versions=_versions(e),
     )
@@ -112,6 +115,15 @@ def offline_roles(plan: RunPlan) -> tuple[str, ...]:
     }
     return tuple(
         role for role, models in asked.items() if any(m.startswith(OFFLINE) for m in models)
+    )
+
+
+def _budget(e: Evidence) -> BudgetNote:
+    """Output is shrunk for a run's own budget alone: without one, nothing was cut short."""
+    has_own = e.plan.budget_usd_per_run is not None
+    return BudgetNote(
+        stopped=e.solve_end is SolveEnd.BUDGET,
+        shortened_calls=e.shortened_calls if has_own else 0,
     )
 
 

@@ -159,6 +159,7 @@ class Reconciler:
             valid=result.valid,
             outcome=result.outcome,
             solve_end=result.solve_end,
+            budget_cut=result.budget_cut,
         )
         if not finished.as_begun:
             extra = {"run": result.run_id, "grade": result.grade_id}

@@ -19,6 +19,7 @@ from fde_ray.protocol.votes import GRADING_FAULTS
 from fde_ray.store.results import Mark
 from fde_ray.store.runs import CallRow
 from fde_ray.store.runs.rebuilding import RebuiltGrade, RebuiltRun, RebuiltSession
+from fde_ray.store.runs.rows import UNKNOWN_REQUEST
 from fde_ray.store.traces import GradeTrace, RunTrace, SessionTrace
 
 LOST = "the run store was lost while the session was at work"
@@ -191,6 +192,7 @@ def _grade(plan: RunPlan, trace: GradeTrace | None, marks: Mapping[str, Mark]) -
             valid=result.valid,
             outcome=None if result.outcome is None else result.outcome.value,
             ended_at=_last_end(result),
+            budget_cut=result.budget_cut,
         )
     mark = marks.get(plan.grade_id)
     if mark is not None and mark.phase is Phase.QUARANTINED:
@@ -296,7 +298,7 @@ def _unknown_call(call_id: str, subject: str, run_id: str, role: str, at: float)
         grade_id=None,
         role=role,
         model="unknown",
-        request_hash="",
+        request_hash=UNKNOWN_REQUEST,
         price_hash="",
         started_at=at,
         finished_at=at,

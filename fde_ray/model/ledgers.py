@@ -45,6 +45,8 @@ class LedgerLine(Record):
     model_returned: str | None = None
     shrunk_to: int | None = None
     """The most output that it might have, where its run's budget made that less."""
+    finish_reason: str | None = None
+    """Why its reply ended, in the words of its dialect; None = not answered, or not kept."""
     offline: bool = False
     raw_usage: dict[str, Any] | None = None
     """As the provider sent it."""

@@ -10,7 +10,10 @@ from .base import Record
 from .dialogue import Detection, RefusedBatch, Round
 from .failures import FailureKind
 from .grading import PointCoverage, Route
-from .states import Channel, GradeState, PauseCause, SolveEnd
+from .states import BudgetCut, Channel, GradeState, PauseCause, SolveEnd
+
+BUDGET_DEVIATION = "budget"
+"""Key of the deviation that a run with a money budget of its own names."""
 
 
 class Metric(Record):
@@ -58,6 +61,14 @@ class CostLine(Record):
     completion_tokens: int | None
     cost_nanousd: int | None
     offline_calls: int = 0
+
+
+class BudgetNote(Record):
+    """What a money budget did to the attempt that counts (protocol rule 1)."""
+
+    stopped: bool
+    shortened_calls: int | None = Field(ge=0)
+    """Replies of its model that the run's own budget cut short; None = not all are on record."""
 
 
 class Versions(Record):
@@ -129,8 +140,24 @@ class RunResult(Record):
     metrics: ClarificationMetrics | None = None
     """None = not applicable (no question channel)."""
     cost: tuple[CostLine, ...] = ()
+    budget: BudgetNote | None = None
+    """None = written by a program that did not record it."""
     deviations: tuple[str, ...] = ()
     versions: Versions
+
+    @property
+    def budget_cut(self) -> BudgetCut | None:
+        """What a budget did to the run; None = it is whole. Not known to be whole is shortened."""
+        note = self.budget
+        is_stopped = note is not None and note.stopped
+        if is_stopped or self.solve_end is SolveEnd.BUDGET or self.outcome is _EXHAUSTED:
+            return BudgetCut.STOPPED
+        if note is None:
+            return BudgetCut.SHORTENED if BUDGET_DEVIATION in self.deviations else None
+        return None if note.shortened_calls == 0 else BudgetCut.SHORTENED
+
+
+_EXHAUSTED = FailureKind.BUDGET_EXHAUSTED
 
 
 def canonical(result: RunResult) -> dict[str, Any]:

@@ -46,6 +46,14 @@ class SolveEnd(StrEnum):
         return self not in (SolveEnd.CANCELLED, SolveEnd.INFRA_LOST, SolveEnd.ISOLATION_LOST)
 
 
+class BudgetCut(StrEnum):
+    """What a money budget did to a run that is not whole; such a run is compared with no other."""
+
+    STOPPED = "stopped"
+    SHORTENED = "shortened"
+    """It went on to its end, with replies of its model that the budget cut short."""
+
+
 class GradeState(StrEnum):
     NONE = "none"
     PENDING = "pending"

@@ -63,8 +63,8 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "budget",
         1,
         SILENT,
-        "A money budget is set; a run that it stops has a status of its own and is never "
-        "compared as if whole. Off in the paper presets.",
+        "A money budget is set; a run that it stops or shortens has a status of its own and is "
+        "never compared as if whole. Off in the paper presets.",
         "`budget_usd_per_run`",
         lambda f: f.has_budget,
     ),

@@ -249,9 +249,20 @@ async def _read(
     key = layout.table_key(tenant, sweep, table, batch)
     data = await objects.get(key)
     try:
-        return pq.read_table(io.BytesIO(data), columns=only)
+        read = pq.read_table(io.BytesIO(data), columns=only)
     except (pa.ArrowException, OSError) as error:
         raise StoreError(f"{key} is no table: remove it, then compact again") from error
+    return read if only is not None else _completed(read, table)
+
+
+def _completed(read: pa.Table, table: str) -> pa.Table:
+    """Add the columns that the program which wrote a batch did not know, unknown in every row."""
+    schema = _schema(table)
+    for name in (name for name in schema.names if name not in read.column_names):
+        read = read.append_column(
+            schema.field(name), pa.nulls(read.num_rows, schema.field(name).type)
+        )
+    return read.select([*schema.names, *(n for n in read.column_names if n not in schema.names)])
 
 
 def _keys(table: pa.Table) -> list[RunKey]:
@@ -259,6 +270,8 @@ def _keys(table: pa.Table) -> list[RunKey]:
 
 
 def _table(name: str, rows: Sequence[FlatRow]) -> pa.Table:
-    types = columns(name)
-    schema = pa.schema([(column, _TYPES[types[column]]) for column in types])
-    return pa.Table.from_pylist(list(rows), schema=schema)
+    return pa.Table.from_pylist(list(rows), schema=_schema(name))
+
+
+def _schema(name: str) -> pa.Schema:
+    return pa.schema([(column, _TYPES[kind]) for column, kind in columns(name).items()])

@@ -114,6 +114,7 @@ class _Call(_Read):
     owners: str | None = None
     shrunk_to: int | None = Field(default=None, ge=1, lt=2**63)
     raw_usage: dict[str, Any] | None = None
+    finish_reason: str | None = None
 
 
 class _Start(_Read):

@@ -11,7 +11,7 @@ from fde_ray.analysis.cells import Planned, joined, planned_from
 from fde_ray.analysis.measures import Resampling
 from fde_ray.analysis.summary import GroupSummary, SweepSummary, summary, summary_json
 from fde_ray.model.failures import FailureKind
-from fde_ray.model.result import AttemptNote, Pause, RunResult
+from fde_ray.model.result import AttemptNote, BudgetNote, Pause, RunResult
 from fde_ray.model.states import GradeState, PauseCause, Phase, SolveEnd
 from tests.analysis.builders import (
     make_cost,
@@ -291,6 +291,7 @@ def test_every_planned_run_has_exactly_one_status() -> None:
         make_result("017", repeat=2, score=None),
         make_result("017", repeat=3, score=None, grade=GradeState.GRADE_MISSING),
         make_result("017", repeat=4, solve_end=SolveEnd.BUDGET),
+        make_result("017", repeat=7, budget=BudgetNote(stopped=False, shortened_calls=3)),
         make_result("017", repeat=5, score=None, solve_end=SolveEnd.CANCELLED),
         make_result("017", repeat=6, score=None, solve_end=SolveEnd.INFRA_LOST),
     ]
@@ -307,6 +308,7 @@ def test_every_planned_run_has_exactly_one_status() -> None:
         "no_majority": 1,
         "grade_missing": 1,
         "budget_stopped": 1,
+        "budget_shortened": 1,
         "cancelled": 2,
         "quarantined": 2,
         "result_missing": 1,
@@ -317,12 +319,18 @@ def test_every_planned_run_has_exactly_one_status() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"solve_end": SolveEnd.BUDGET}, {"outcome": FailureKind.BUDGET_EXHAUSTED}],
-    ids=["stopped", "shortened"],
+    [
+        {"solve_end": SolveEnd.BUDGET},
+        {"outcome": FailureKind.BUDGET_EXHAUSTED},
+        {"budget": BudgetNote(stopped=False, shortened_calls=1)},
+        {"budget": BudgetNote(stopped=False, shortened_calls=None)},
+        {"deviations": ("budget",)},
+    ],
+    ids=["stopped", "stopped_by_outcome", "shortened", "not_all_on_record", "not_noted"],
 )
-def test_rule_01_a_budget_stopped_run_is_never_compared_as_whole(change: dict[str, Any]) -> None:
+def test_rule_01_a_run_that_a_budget_cut_is_never_compared_as_whole(change: dict[str, Any]) -> None:
     found = group([make_result("017", score=1.0, **change)])
-    assert found.statuses["budget_stopped"] == 1
+    assert found.statuses["budget_stopped"] + found.statuses["budget_shortened"] == 1
     assert found.metrics.quality.value is None
     assert found.metrics.dsr.value == 0.0
     assert found.metrics.pass_at_k.value == 0.0

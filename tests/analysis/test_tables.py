@@ -4,11 +4,13 @@ import csv
 import io
 
 import pandas as pd
+import pytest
 
 from fde_ray.analysis.display import COLUMNS
 from fde_ray.analysis.measures import Resampling
 from fde_ray.analysis.summary import summary
 from fde_ray.analysis.tables import csv_text, group_rows, run_rows
+from fde_ray.model.result import BudgetNote
 from fde_ray.model.states import SolveEnd
 from tests.analysis.builders import (
     make_cost,
@@ -34,6 +36,24 @@ def test_a_budget_stopped_score_is_recorded_and_not_compared() -> None:
     result = make_result(score=1.0, solve_end=SolveEnd.BUDGET)
     (row,) = run_rows([result], make_plan([result]))
     assert (row["score"], row["recorded_score"], row["recall"]) == (None, 1.0, None)
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        (1, "budget shortened: its budget cut 1 reply of its model short"),
+        (None, "budget shortened: it is not on record whether its budget cut replies"),
+    ],
+)
+def test_a_shortened_run_says_how_often_and_keeps_its_score_apart(
+    calls: int | None, said: str
+) -> None:
+    result = make_result(score=1.0, budget=BudgetNote(stopped=False, shortened_calls=calls))
+    (row,) = run_rows([result], make_plan([result]))
+    assert (row["status"], row["score"], row["recorded_score"]) == ("budget_shortened", None, 1.0)
+    assert (row["budget_cut"], row["shortened_calls"]) == ("shortened", calls)
+    (group,) = summary([result], make_plan([result])).groups
+    assert group.cases[0].runs[0].reason.startswith(said)
 
 
 def test_undefined_metrics_keep_their_reason() -> None:

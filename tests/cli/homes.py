@@ -11,7 +11,7 @@ from fde_ray.model.dialogue import Answered, Replied
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.profile import Profile
-from fde_ray.model.result import RunResult
+from fde_ray.model.result import BudgetNote, RunResult
 from fde_ray.model.specs import Condition, System
 from fde_ray.model.states import ConditionKind, GradeState, Phase, SolveEnd
 from fde_ray.store.objects import layout
@@ -28,7 +28,7 @@ from tests.store.builders import (
     run_id,
 )
 
-SWEEP = "small"
+SWEEP, CALM = "small", "calm"
 GOOD, HOSTILE, LOST, WAITING = (run_id(n) for n in (0xA1, 0xA2, 0xA3, 0xA4))
 DETAIL = f"disk full {ATTACK}"
 
@@ -66,6 +66,26 @@ async def make_home(root: Path) -> None:
         await store.release_lease(lease)
 
 
+async def make_cut_home(root: Path) -> None:
+    """Three runs that are done: a budget stopped one and shortened another; and a sweep without a
+    single call."""
+    cut = {
+        "whole": make_result(score=1.0),
+        "stopped": make_result(score=0.5, solve_end=SolveEnd.BUDGET),
+        "shortened": make_result(score=1.0, budget=BudgetNote(stopped=False, shortened_calls=2)),
+    }
+    plans = [planned(0xB1 + n, name) for n, name in enumerate(cut)]
+    async with opened_runtime(Profile(home=str(root)), environ={}) as runtime:
+        await runtime.store.submit_sweep("local", SWEEP, {"name": SWEEP}, plans)
+        await write_runs(runtime.objects, "local", SWEEP, plans)
+        lease = await runtime.store.take_lease()
+        for plan, one in zip(plans, cut.values(), strict=True):
+            await _done(runtime, lease.epoch, plan, one)
+        await write_marks(runtime, SWEEP)
+        await runtime.store.release_lease(lease)
+        await runtime.store.submit_sweep("local", CALM, {"name": CALM}, [planned(0xC1, "calm")])
+
+
 async def _done(runtime: Runtime, epoch: Epoch, plan: RunPlan, result: RunResult) -> None:
     store, run, grade = runtime.store, plan.run_id, plan.grade_id
     await _solved(runtime, epoch, run)
@@ -84,6 +104,8 @@ async def _done(runtime: Runtime, epoch: Epoch, plan: RunPlan, result: RunResult
         state=GradeState.SCORED,
         score=own.score,
         valid=own.valid,
+        solve_end=own.solve_end,
+        budget_cut=own.budget_cut,
     )
 
 

@@ -79,9 +79,9 @@ class Agent:
         self.replies += 1
         return None if reply.action == "finish" else reply.message
 
-    async def chat(self, text: str, call_id: str = "c1") -> ChatReply:
+    async def chat(self, text: str, call_id: str = "c1", **more: Any) -> ChatReply:
         inputs = await self._held(lambda plane, token: plane.inputs(token))
-        body = {"model": inputs.model, "messages": [{"role": "user", "content": text}]}
+        body = {"model": inputs.model, "messages": [{"role": "user", "content": text}], **more}
         return await self._held(lambda plane, token: plane.chat(token, parse_chat(body), call_id))
 
     async def beat(self) -> None:

@@ -16,7 +16,7 @@ from fde_ray.model.errors import StoreError, UserError
 from fde_ray.model.result import RunResult
 from fde_ray.model.states import GradeState, Phase
 from fde_ray.store import compaction
-from fde_ray.store.compaction import compact, ended_run, read_tables
+from fde_ray.store.compaction import compact, ended_run, read_tables, run_rows_of
 from fde_ray.store.objects import FolderStore, layout
 from fde_ray.store.results import Mark, write_mark
 from tests.analysis.builders import make_cost, make_point, make_round, make_route
@@ -189,3 +189,23 @@ def test_rows_have_the_columns_of_their_table_and_their_types(table: str) -> Non
     made = compaction._table(table, rows)
     assert isinstance(made, pa.Table)
     assert made.to_pylist() == [{c: row[c] for c in columns(table)} for row in rows]
+
+
+async def test_batch_of_an_earlier_program_has_the_later_columns_unknown(
+    objects: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put_sweep(objects, runs=1)
+    known, later = columns("runs"), ("budget_cut", "shortened_calls")
+    before = {name: kind for name, kind in known.items() if name not in later}
+    with monkeypatch.context() as earlier:
+        earlier.setattr(
+            compaction, "columns", lambda name: before if name == "runs" else columns(name)
+        )
+        await compact(objects, TENANT, SWEEP)
+    await put_whole(objects, 2)
+    assert (await compact(objects, TENANT, SWEEP)).added == 1
+    table = (await read_tables(objects, TENANT, SWEEP))["runs"]
+    assert table.column_names == list(known)
+    assert table["shortened_calls"].to_pylist() == [None, None]
+    rows = await run_rows_of(objects, TENANT, SWEEP)
+    assert [set(row) for row in rows] == [set(known)] * 2

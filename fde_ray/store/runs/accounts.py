@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sqlalchemy import bindparam as b
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
+from fde_ray.metering.shortening import LimitedReply, is_shortened
 from fde_ray.model.dialogue import DialogueEvent
 from fde_ray.model.result import CostLine, Pause
+from fde_ray.model.states import Role
 
 from . import schema
 from .calls import calls_of_subject, costs_of
@@ -16,13 +18,24 @@ from .database import Database, Statement, Transaction
 from .dialogues import events_of
 from .grades import grade_row
 from .pauses import pauses_of
-from .rows import AttemptRow, CallRow, GradeRow
+from .rows import UNKNOWN_REQUEST, AttemptRow, CallRow, GradeRow
 from .sessions import session_row
 from .supervision import attempts_of_run
 
-_T = schema.turns.c
+_T, _L = schema.turns.c, schema.ledger.c
 _OPEN_TURN = Statement(
     select(_T.turn_no).where(_T.subject == b("subject_"), _T.reply.is_(None)).limit(1)
+)
+
+_LIMITED = Statement(
+    select(_L.request_hash, *(_L[name] for name in LimitedReply._fields)).where(
+        _L.subject == b("subject_"),
+        _L.role == Role.AGENT.value,
+        or_(
+            (_L.state == "finished") & _L.shrunk_to.is_not(None),
+            _L.request_hash == UNKNOWN_REQUEST,
+        ),
+    )
 )
 
 
@@ -64,6 +77,8 @@ class Evidence(NamedTuple):
     pauses: list[Pause]
     costs: list[CostLine]
     tries: list[AttemptRow]
+    shortened_calls: int | None
+    """Replies that the run's budget cut short; None = not all calls are on record."""
 
 
 class Accounts:
@@ -91,7 +106,7 @@ class Accounts:
         return await self._db.snapshot(query)
 
     async def evidence(self, run_id: str, grade_id: str, subject: str) -> Evidence:
-        """subject: the attempt whose pauses count."""
+        """subject: the attempt that counts, with its pauses and its replies."""
 
         def query(t: Transaction) -> Evidence:
             tries = attempts_of_run(t, run_id, "extract")
@@ -99,6 +114,7 @@ class Accounts:
                 pauses_of(t, subject),
                 costs_of(t, run_id, grade_id),
                 [one for one in tries if one.grade_id == grade_id],
+                shortened_calls(t, subject),
             )
 
         return await self._db.snapshot(query)
@@ -125,3 +141,15 @@ class Accounts:
             )
 
         return await self._db.snapshot(query)
+
+
+def shortened_calls(t: Transaction, subject: str) -> int | None:
+    """Return how many replies of a session its run's budget cut short; None = not all its calls
+    are on record.
+
+    A try that nobody answered counts for none: its caller saw no reply end at a limit.
+    """
+    rows = t.all(_LIMITED, subject_=subject)
+    if any(row[0] == UNKNOWN_REQUEST for row in rows):
+        return None
+    return sum(is_shortened(LimitedReply(*row[1:])) for row in rows)

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from fde_ray.model.clock import Clock
 from fde_ray.model.failures import FailureKind
-from fde_ray.model.states import GradeState, Phase, SolveEnd
+from fde_ray.model.states import BudgetCut, GradeState, Phase, SolveEnd
 from fde_ray.store.errors import RowMissing
 
 from . import schema
@@ -37,7 +37,17 @@ _BEGIN = updating(
 _FINISH = updating(
     schema.grades,
     _THIS,
-    columns=("state", "commit_sha", "score", "valid", "outcome", "failure", "detail", "ended_at"),
+    columns=(
+        "state",
+        "commit_sha",
+        "score",
+        "valid",
+        "outcome",
+        "budget_cut",
+        "failure",
+        "detail",
+        "ended_at",
+    ),
 )
 _CHANGES = frozenset({"failure", "detail", "progress", "tries"})
 
@@ -140,6 +150,7 @@ class Grades:
         outcome: FailureKind | None = None,
         detail: str | None = None,
         solve_end: SolveEnd | None = None,
+        budget_cut: BudgetCut | None = None,
     ) -> Finished:
         """Make the written `result.json` official and the run done.
 
@@ -166,6 +177,7 @@ class Grades:
                 score=score,
                 valid=None if valid is None else int(valid),
                 outcome=None if outcome is None else outcome.value,
+                budget_cut=None if budget_cut is None else budget_cut.value,
                 failure=None,
                 detail=detail,
                 ended_at=now,

@@ -66,6 +66,7 @@ COMPLETE = updating_all(
         "model_returned",
         "offline",
         "raw_usage",
+        "finish_reason",
     ),
     "ledger.state IN ('started', 'ambiguous')",
 )
@@ -216,6 +217,7 @@ def finish_values(row: CallFinish) -> dict[str, Any]:
         "model_returned": shortened(row.model_returned, 200) or None,
         "offline": int(usage.source == "offline"),
         "raw_usage": None if row.raw_usage is None else json_text(row.raw_usage),
+        "finish_reason": None if row.reply is None else shortened(row.reply.finish_reason, 40),
     }
 
 

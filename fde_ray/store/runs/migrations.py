@@ -199,6 +199,12 @@ def _share_rates(transaction: Transaction) -> None:
         transaction.raw(statement)
 
 
+def _tell_shortened(transaction: Transaction) -> None:
+    """Keep how replies ended, and whether a budget cut a run."""
+    for statement in grown(9):
+        transaction.raw(statement)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "create the tables", _create),
     Migration(2, "schedule runs", _schedule),
@@ -208,6 +214,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(6, "meter calls side by side", _meter),
     Migration(7, "know people", _know_people),
     Migration(8, "share rates", _share_rates),
+    Migration(9, "tell shortened runs", _tell_shortened),
 )
 
 _VERSION = Statement(select(func.max(schema.migrations.c.version)))

@@ -12,7 +12,7 @@ from fde_ray.model.dialogue import DialogueEvent, Replied
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.result import Pause
 from fde_ray.model.session import AgentExit, Commit
-from fde_ray.model.states import GradeState, Phase, SolveEnd
+from fde_ray.model.states import BudgetCut, GradeState, Phase, SolveEnd
 
 from . import schema
 from .admission import release
@@ -38,6 +38,7 @@ _ADD_GRADE = keeping(
     "ended_at",
     "progress",
     "plan",
+    "budget_cut",
 )
 _ADD_ATTEMPT = keeping(
     schema.attempts,
@@ -110,6 +111,7 @@ class RebuiltGrade(NamedTuple):
     detail: str | None = None
     progress: dict[str, Any] | None = None
     ended_at: float | None = None
+    budget_cut: BudgetCut | None = None
 
 
 class RebuiltRun(NamedTuple):
@@ -218,6 +220,7 @@ def _grade(grade: RebuiltGrade, first: RunPlan | None, now: float) -> dict[str, 
         "ended_at": grade.ended_at,
         "progress": None if grade.progress is None else json.dumps(grade.progress),
         "plan": None if plan is first else plan.model_dump_json(),
+        "budget_cut": None if grade.budget_cut is None else grade.budget_cut.value,
     }
 
 

@@ -10,12 +10,14 @@ from typing import Any, Literal, NamedTuple, Self
 
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.session import AgentExit, Commit, SessionInputs
-from fde_ray.model.states import GradeState, PauseCause, Phase, SolveEnd
+from fde_ray.model.states import BudgetCut, GradeState, PauseCause, Phase, SolveEnd
 
 SweepState = Literal["running", "paused", "cancelled"]
 AttemptRole = Literal["solve", "extract"]
 AttemptState = Literal["open", "collecting", "committed", "closed"]
 CallState = Literal["started", "finished", "failed", "ambiguous"]
+UNKNOWN_REQUEST = ""
+"""`request_hash` of a row that stands for calls which only a lost store knew."""
 InboxKind = Literal["started", "turn", "part", "snapshot", "commit", "exit", "score"]
 
 
@@ -133,6 +135,8 @@ class SweepRun(NamedTuple):
     grade_detail: str | None
     commit_sha: str | None
     graded_at: float | None
+    budget_cut: BudgetCut | None
+    """What a budget did to it: its stop is known at once, the rest when there is a result."""
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> Self:
@@ -147,9 +151,16 @@ class SweepRun(NamedTuple):
                 GradeState(row[14]),
                 row[15],
                 None if valid is None else bool(valid),
-                *row[17:],
+                *row[17:22],
+                _cut(end, row[22]),
             )
         )
+
+
+def _cut(solve_end: str | None, recorded: str | None) -> BudgetCut | None:
+    if solve_end == SolveEnd.BUDGET:
+        return BudgetCut.STOPPED
+    return None if recorded is None else BudgetCut(recorded)
 
 
 class AttemptRow(NamedTuple):
@@ -347,6 +358,8 @@ class CallRow(NamedTuple):
     """The most output that it might have, where its run's budget made that less."""
     raw_usage: dict[str, Any] | None = None
     """As the provider sent it."""
+    finish_reason: str | None = None
+    """Why its reply ended, in the words of its dialect; None = not answered, or not kept."""
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> Self:
@@ -359,6 +372,7 @@ class CallRow(NamedTuple):
                 bool(row[18]),
                 *row[19:25],
                 None if raw is None else json.loads(raw),
+                row[26],
             )
         )
 

@@ -122,6 +122,7 @@ grades = Table(
     _optional("ended_at", Float),
     _optional("progress"),
     _optional("plan"),
+    _since(9, _optional("budget_cut")),
     Index("grades_by_state", "state"),
 )
 attempts = Table(
@@ -264,6 +265,7 @@ ledger = Table(
     _since(6, _optional("owners")),
     _since(6, _optional("shrunk_to", BigInteger)),
     _since(6, _optional("raw_usage")),
+    _since(9, _optional("finish_reason")),
     Index("ledger_by_run", "run_id"),
     Index("ledger_by_subject", "subject"),
     # Dropped by version 6: without an index on what changes, the end of a call touches no index.

@@ -117,6 +117,7 @@ _SWEEP_RUN = (
     _G.detail.label("grade_detail"),
     _G.commit_sha,
     _G.ended_at.label("graded_at"),
+    _G.budget_cut,
 )
 _RUNS = Statement(select(*_SWEEP_RUN).select_from(_JOINED).where(_HERE).order_by(_W.place))
 _WANTING = Statement(
