@@ -61,6 +61,7 @@ class RouteRunner:
         """Run route `number` of the panel; lost sessions are tried again while allowed.
 
         The route is kept before its session is closed: a driver that dies in between repeats none.
+        RunFailure(BUDGET_EXHAUSTED) when a budget forbids its calls: it is no find of the route.
         """
         extraction = await self._extraction(graded)
         model = graded.plan.panel.models[number]
@@ -74,6 +75,9 @@ class RouteRunner:
                 log.warning(
                     "extraction_lost", extra={"subject": session.subject, "reason": str(failure)}
                 )
+                if failure.kind is FailureKind.BUDGET_EXHAUSTED:
+                    await self._close(session, failure.kind, failure.detail)
+                    raise
                 is_final = not failure.rule.retried or failure.kind in _FINAL
                 if is_final or self._is_last(session):
                     await keep(extraction.lost(number, model, failure.kind, failure.detail))
@@ -241,6 +245,8 @@ class RouteRunner:
         ):
             while True:
                 now = await self._store.session(subject)
+                if now.solve_end is SolveEnd.BUDGET:
+                    raise RunFailure(FailureKind.BUDGET_EXHAUSTED, now.detail or "")
                 if now.state == "committed":
                     return now
                 if now.solve_end is not None and not now.solve_end.is_graded:
@@ -250,6 +256,9 @@ class RouteRunner:
                 await woken(news, FORGOTTEN_S)
                 doubt = suspicion.taken()
                 if doubt and (loss := await self._sessions.loss(now, doubt)):
+                    # Read again: an extractor that a budget refused leaves at once.
+                    if (await self._store.session(subject)).solve_end is SolveEnd.BUDGET:
+                        continue
                     raise RunFailure(*_of_extractor(loss))
 
     async def _close(

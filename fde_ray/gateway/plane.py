@@ -25,7 +25,7 @@ from fde_ray.model.failures import FailureKind, Fault
 from fde_ray.model.profile import OtherModels
 from fde_ray.model.result import Pause
 from fde_ray.model.session import AgentExit, Commit, SessionInputs
-from fde_ray.model.states import Role, Scope, SolveEnd
+from fde_ray.model.states import Scope, SolveEnd
 from fde_ray.model.wire import WireRequest
 from fde_ray.store.objects import ObjectStore
 from fde_ray.store.runs import RunStore
@@ -349,7 +349,7 @@ class Plane:
         not know, and money that is spent."""
         if self._metrics is not None:
             self._metrics.refused(refusal)
-        if refusal.fault is Fault.BUDGET and session.bill.role is Role.AGENT:
+        if refusal.fault is Fault.BUDGET:
             await self._end(session, SolveEnd.BUDGET, f"{refusal.code}: {refusal.reason}")
         if refusal.code == FailureKind.PROVIDER_REJECTED.value and refusal.fault is Fault.OURS:
             await self._end(session, SolveEnd.INFRA_LOST, f"{refusal.code}: {refusal.reason}")

@@ -72,7 +72,7 @@ class Budgets:
         amount = self._amount(bounded)
         if amount is None:
             if limit_nanousd is not None or allowances is None or not allowances.ignores_unpriced:
-                raise _unpriced(request)
+                raise _forbidden(bill, _unpriced(request))
             yield NoHold(request, self._store)
             return
         owners = tuple(limited.owner for limited in limits)
@@ -90,7 +90,7 @@ class Budgets:
         except Refusal as refusal:
             if bill.role in FROM_OUTSIDE:
                 raise
-            raise RunFailure(FailureKind.BUDGET_EXHAUSTED, refusal.reason) from refusal
+            raise _forbidden(bill, refusal) from refusal
 
     @asynccontextmanager
     async def _money(
@@ -304,6 +304,13 @@ def _exhausted(left: int, least: int) -> Refusal:
         f"this call: it may cost ${least / NANO_PER_DOLLAR:.4f}, at a token for each byte"
     )
     return Refusal(402, Fault.BUDGET, reason, code="budget_exhausted")
+
+
+def _forbidden(bill: Bill, refusal: Refusal) -> Refusal | RunFailure:
+    """Return what whoever made the call hears."""
+    if bill.role in FROM_OUTSIDE:
+        return refusal
+    return RunFailure(FailureKind.BUDGET_EXHAUSTED, refusal.reason)
 
 
 def _unpriced(request: ModelRequest) -> Refusal:

@@ -209,7 +209,8 @@ FAILURES: dict[FailureKind, FailureRule] = {
         _B,
         False,
         True,
-        "A money or token budget stopped the run; it is never compared as if whole.",
+        "A budget had no money left for a call: what waits for more goes on with it, what was cut "
+        "short is never compared as if whole.",
     ),
     FailureKind.CANCELLED: FailureRule(_B, False, False, "The run was cancelled by its user."),
 }
