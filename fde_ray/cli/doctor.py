@@ -52,9 +52,11 @@ def doctor(
 
       fde-ray doctor --cluster --profile profile.yaml --json
     """
-    from .output import emit_json
+    from .output import emit_json, note
     from .setting import profile_from, wait_for
 
+    if cluster:
+        note("looking at the cluster; its pods take half a minute ...")
     found = wait_for(_findings(profile_from(profile), cluster))
     if json_:
         emit_json([finding._asdict() for finding in found])

@@ -193,6 +193,7 @@ def test_engine_may_do_what_it_needs_and_no_more(kubectl: Kubectl, fence: FenceS
     for namespace in (fence.engine_namespace, "default", "kube-system"):
         for verb in ("create", "get", "list", "watch", "delete"):
             assert not allowed(kubectl, account, namespace, f"{verb} pods")
+    assert not allowed(kubectl, account, "default", "get services")
 
 
 def test_account_of_run_pods_may_do_nothing(kubectl: Kubectl, fence: FenceSettings) -> None:

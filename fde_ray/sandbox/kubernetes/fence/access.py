@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fde_ray.sandbox.kubernetes.contract import OWNER_NAME
@@ -39,6 +39,8 @@ IN_CLUSTER = (
     Right("admissionregistration.k8s.io", "validatingadmissionpolicybindings", _READ),
 )
 """What the fence consists of, and the nodes, whose labels tell what a pod costs."""
+API_SERVICE = Right("", "services", ("get",), ("kubernetes",))
+"""In the namespace `default`: the address of the API server, which no pod may reach."""
 
 
 def accounts(settings: FenceSettings) -> list[Object]:
@@ -59,18 +61,14 @@ def rights(settings: FenceSettings) -> list[Object]:
     reader = cluster_name(settings, "reader")
     place = _own_namespace(settings)
     told = explained("the engine drives run pods here")
+    here, default = settings.namespace, "default"
     return [
-        built(
-            _VERSION,
-            "Role",
-            "fde-ray-engine",
-            settings.namespace,
-            annotations=told,
-            rules=[_rule(right) for right in (*IN_NAMESPACE, place)],
-        ),
-        _binding("RoleBinding", "fde-ray-engine", settings, "Role", "fde-ray-engine"),
-        built(_VERSION, "ClusterRole", reader, rules=[_rule(right) for right in IN_CLUSTER]),
-        _binding("ClusterRoleBinding", reader, settings, "ClusterRole", reader),
+        _role("fde-ray-engine", here, (*IN_NAMESPACE, place), told),
+        _binding("fde-ray-engine", here, settings),
+        _role(reader, default, (API_SERVICE,)),
+        _binding(reader, default, settings),
+        _role(reader, None, IN_CLUSTER),
+        _binding(reader, None, settings),
     ]
 
 
@@ -83,6 +81,18 @@ def _own_namespace(settings: FenceSettings) -> Right:
     return Right("", "namespaces", ("get",), (settings.namespace,))
 
 
+def _role(
+    name: str,
+    namespace: str | None,
+    rights: Sequence[Right],
+    told: Mapping[str, str] | None = None,
+) -> Object:
+    """Return a role; namespace None = in all of the cluster."""
+    kind = "ClusterRole" if namespace is None else "Role"
+    rules = [_rule(right) for right in rights]
+    return built(_VERSION, kind, name, namespace, annotations=told, rules=rules)
+
+
 def _rule(right: Right) -> dict[str, Sequence[str]]:
     rule: dict[str, Sequence[str]] = {
         "apiGroups": [right.group],
@@ -92,17 +102,19 @@ def _rule(right: Right) -> dict[str, Sequence[str]]:
     return rule | ({"resourceNames": list(right.names)} if right.names else {})
 
 
-def _binding(kind: str, name: str, settings: FenceSettings, role: str, of: str) -> Object:
+def _binding(role: str, namespace: str | None, settings: FenceSettings) -> Object:
+    """Return what gives a role to the engine; it has the role's name."""
     subject = {
         "kind": "ServiceAccount",
         "name": settings.engine_account,
         "namespace": settings.engine_namespace,
     }
+    kind = "ClusterRole" if namespace is None else "Role"
     return built(
         _VERSION,
-        kind,
-        name,
-        settings.namespace if kind == "RoleBinding" else None,
-        roleRef={"apiGroup": _RBAC, "kind": role, "name": of},
+        f"{kind}Binding",
+        role,
+        namespace,
+        roleRef={"apiGroup": _RBAC, "kind": kind, "name": role},
         subjects=[subject],
     )

@@ -57,7 +57,7 @@ async def test_each_role_tries_the_planes_of_the_other_and_the_decoy(cluster: Cl
         assert tried == ["10.1.0.9:9201", closed, API, "169.254.169.254:80"]
 
 
-async def test_network_without_enforcement_is_refused_with_the_remedy(cluster: Cluster) -> None:
+async def test_k26_network_without_enforcement_is_refused_with_the_remedy(cluster: Cluster) -> None:
     """A policy that the API takes and nobody enforces."""
     cluster.fates["solve"] = lambda: saw(reached=[API], after=None)
     found = await checks(cluster)
