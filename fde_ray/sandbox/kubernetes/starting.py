@@ -25,7 +25,7 @@ from .watching import PodWatch
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 15.0
+LOOK_S = 60.0
 MOST_PODS = 5
 """Pods that may vanish before their shims begin, of one attempt."""
 FULL_WAIT_S = 5.0
@@ -86,22 +86,30 @@ class Starter:
             await self._remover.removed(target(view))
 
     async def _created(self, pod: Object) -> PodView:
-        name = pod["metadata"]["name"]
+        """Create the pod, or find who was faster. A server that is away and a quota that is used
+        up are waited for as a full cluster is."""
         waits_until = self._clock.now() + self._profile.schedule_within
         while True:
             try:
-                return self._watch.learned(await self._client.request("POST", self._path, body=pod))
+                if (view := await self._made_or_found(pod)) is not None:
+                    return view
             except ApiFault as fault:
-                if fault.is_full and self._clock.now() < waits_until:
-                    await self._clock.sleep(FULL_WAIT_S)
-                    continue
-                if fault.is_full:
-                    raise SandboxError(fault.detail, FailureKind.UNSCHEDULABLE) from fault
-                if not fault.is_taken:
+                if not fault.is_transient and not fault.is_full:
                     raise
-            # A create of ours that got no answer, or that of a driver before us; or a stranger's.
-            if (view := await self.asked_for(name)) is not None:
-                return view
+                if self._clock.now() >= waits_until:
+                    kind = FailureKind.UNSCHEDULABLE if fault.is_full else fault.kind
+                    raise SandboxError(fault.detail, kind) from fault
+                await self._clock.sleep(FULL_WAIT_S)
+
+    async def _made_or_found(self, pod: Object) -> PodView | None:
+        """None: whatever was there is gone by now."""
+        try:
+            return self._watch.learned(await self._client.request("POST", self._path, body=pod))
+        except ApiFault as fault:
+            if not fault.is_taken:
+                raise
+        # A create of ours that got no answer, or that of a driver before us; or a stranger's.
+        return await self.asked_for(pod["metadata"]["name"])
 
     async def asked_for(self, name: str) -> PodView | None:
         try:

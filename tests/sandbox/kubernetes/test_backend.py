@@ -131,17 +131,27 @@ async def test_a_pod_that_has_ended_is_taken_over_and_not_made_again(tmp_path: P
         assert b.api.counts["POST"] == 1
 
 
+async def test_a_server_that_stays_away_ends_a_start(tmp_path: Path) -> None:
+    async with bench(tmp_path, factor=200, schedule_within="1m") as b:
+        b.api.faults.append(failing("POST", lambda: status(503, "ServiceUnavailable")))
+        with pytest.raises(SandboxError, match="503") as caught:
+            await b.sandbox.start(session())
+        assert caught.value.kind is FailureKind.SANDBOX_START
+
+
 async def test_sessions_go_on_while_the_server_is_away(tmp_path: Path) -> None:
-    async with bench(tmp_path) as b:
+    async with bench(tmp_path, factor=100) as b:
         handle = await b.begun()
         b.api.faults.append(failing("*", lambda: status(503, "ServiceUnavailable")))
         await b.api.break_watches()
         b.api.change_silently(handle.name, phase="Succeeded", containerStatuses=DONE)
-        await b.clock.sleep(30)
+        b.api.on_create = b.api.run
+        starting = asyncio.create_task(b.sandbox.start(session(f"{RUN}.2")))
+        await b.clock.sleep(120)
         assert not await b.is_over(handle), "nobody has seen it end"
-        with pytest.raises(SandboxError, match="503"):
-            await b.sandbox.start(session(f"{RUN}.2"))
+        assert not starting.done(), "no attempt is lost for it"
         b.api.faults.clear()
+        await starting
         await b.until(lambda: b.version_of(handle.name) is not None)
         await b.seen(handle.name)
         assert await b.is_over(handle)
