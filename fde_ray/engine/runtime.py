@@ -149,9 +149,7 @@ async def opened_runtime(
         stack.push_async_callback(calls.aclose)
         if sandbox is None:
             sandbox = await stack.enter_async_context(
-                opened_sandbox(
-                    profile.sandbox, home, clock, environ, unsafe=unsafe, driving=driving
-                )
+                opened_sandbox(profile, home, clock, environ, unsafe=unsafe, driving=driving)
             )
         keys = load_keys(profile.tokens, home.root, environ)
         signer = TokenSigner(keys, clock, lifetime_s=profile.tokens.lifetime)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import UserError
-from fde_ray.model.profile import SandboxProfile
+from fde_ray.model.profile import Profile, SandboxProfile
 from fde_ray.sandbox.interface import Sandbox
 from fde_ray.sandbox.local import LocalSandbox
 
@@ -16,7 +16,7 @@ from .home import Home
 
 @asynccontextmanager
 async def opened_sandbox(
-    profile: SandboxProfile,
+    whole: Profile,
     home: Home,
     clock: Clock,
     environ: Mapping[str, str],
@@ -26,6 +26,7 @@ async def opened_sandbox(
 ) -> AsyncIterator[Sandbox]:
     """Open it, close it at the end. driving: whether sessions are started or looked at here;
     others reach no cluster."""
+    profile = whole.sandbox
     if profile.runtime != "kubernetes" or profile.kubernetes is None:
         yield LocalSandbox(home.sandboxes, profile, unsafe=unsafe)
         return
@@ -37,6 +38,10 @@ async def opened_sandbox(
     if not driving:
         yield ScoringOnly(scorer)
         return
+    if whole.planes.run is None or whole.planes.grade is None:
+        raise UserError(
+            "pods reach their planes by address: set planes.run and planes.grade to http://ip:port"
+        )
     # The library of the cluster's client takes two seconds to load.
     from fde_ray.sandbox.kubernetes.backend import opened_kubernetes
 
