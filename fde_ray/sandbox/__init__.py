@@ -1,4 +1,5 @@
-"""Where agents and evaluators run: one interface, the local form of it, and a null one for tests.
+"""Where agents and evaluators run: one interface, the local form of it, one of pods (`kubernetes`),
+and a null one for tests.
 
 `local.LocalSandbox` starts sessions (a shim outside, a runner inside) and one-off programs.
 `probing` finds a runtime that was seen to work, `packing` makes the zipapp, `processes` tells
