@@ -28,7 +28,7 @@ _DROPPED = frozenset(
 )
 """Names and streaming go separately; prices, addresses and keys are not the agent's to choose."""
 NUMBERS = ("temperature", "top_p", "top_k", "presence_penalty", "frequency_penalty")
-LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
 _PASSED_HEADERS = ("anthropic-version", "anthropic-beta")
 _SURROGATE = re.compile(
     rb"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
@@ -100,6 +100,8 @@ def _check_chat(body: dict[str, Any]) -> None:
     _check_messages(body.get("messages"))
     if body.get("n") not in (None, 1):
         raise bad("only one choice per call is served (n must be 1)")
+    if body.get("deferred"):
+        raise bad("replies in the background are not served (deferred must be false)")
 
 
 def _check_responses(body: dict[str, Any]) -> None:
@@ -199,7 +201,7 @@ def _check_settings(fields: dict[str, Any]) -> None:
             raise bad(f"{name} must be a number")
         if isinstance(value, float) and not math.isfinite(value):
             raise bad(f"{name} must be a finite number")
-    for name in LIMITS:
+    for name in _LIMITS:
         value = fields.get(name)
         if value is not None and (type(value) is not int or value < 1):
             raise bad(f"{name} must be a whole number of at least 1")

@@ -6,7 +6,7 @@ judge. What providers answer is theirs.
 
 from __future__ import annotations
 
-from fde_ray.gateway.bodies import LIMITS, MAX_MODEL, NUMBERS
+from fde_ray.gateway.bodies import MAX_MODEL, NUMBERS
 from fde_ray.gateway.model_routes import MAX_CALL_ID
 
 from .operations import (
@@ -27,10 +27,8 @@ _MODEL: Json = {"type": "string", "minLength": 1, "maxLength": MAX_MODEL}
 _ONE: Json = {"enum": [1, None]}
 _STREAM: Json = {"type": "boolean", "default": False}
 _TOOLS: Json = {"type": ["array", "null"], "items": _OBJECT}
-_SETTINGS: Json = {
-    **{name: {"type": ["number", "null"]} for name in NUMBERS},
-    **{name: {"type": ["integer", "null"], "minimum": 1} for name in LIMITS},
-}
+_LIMIT: Json = {"type": ["integer", "null"], "minimum": 1}
+_SETTINGS: Json = {name: {"type": ["number", "null"]} for name in NUMBERS}
 _MESSAGES: Json = {"type": "array", "minItems": 1, "items": fields({"role": {"type": "string"}})}
 _CONTENTS: Json = {"anyOf": [{"type": "array", "minItems": 1, "items": _OBJECT}, _OBJECT]}
 
@@ -38,7 +36,13 @@ _COMMON: Json = {"model": _MODEL, "stream": _STREAM, "tools": _TOOLS, **_SETTING
 CHAT: Json = {
     "type": "object",
     "required": ["model", "messages"],
-    "properties": {**_COMMON, "messages": _MESSAGES, "n": _ONE},
+    "properties": {
+        **_COMMON,
+        "messages": _MESSAGES,
+        "n": _ONE,
+        "max_tokens": _LIMIT,
+        "max_completion_tokens": _LIMIT,
+    },
 }
 RESPONSES: Json = {
     "type": "object",
@@ -49,12 +53,13 @@ RESPONSES: Json = {
         "input": {"type": ["string", "array"]},
         "prompt": _OBJECT,
         "background": {"enum": [False, None]},
+        "max_output_tokens": _LIMIT,
     },
 }
 MESSAGES: Json = {
     "type": "object",
     "required": ["model", "messages"],
-    "properties": {**_COMMON, "messages": _MESSAGES},
+    "properties": {**_COMMON, "messages": _MESSAGES, "max_tokens": _LIMIT},
 }
 GEMINI: Json = {
     "type": "object",
@@ -65,7 +70,7 @@ GEMINI: Json = {
         "tools": _TOOLS,
         "generationConfig": {
             "type": ["object", "null"],
-            "properties": {**_SETTINGS, "candidateCount": _ONE},
+            "properties": {**_SETTINGS, "candidateCount": _ONE, "maxOutputTokens": _LIMIT},
         },
     },
 }
