@@ -243,6 +243,12 @@ def test_a_provider_makes_no_calls_of_its_own_to_compact_a_conversation(
     assert refused.value.status == 400
 
 
+def test_a_reply_that_would_be_fetched_later_is_refused() -> None:
+    with pytest.raises(Refusal, match="background"):
+        parsed("chat", {**CHAT, "deferred": True})
+    assert parsed("chat", {**CHAT, "deferred": False}).body["deferred"] is False
+
+
 def test_leaving_out_old_results_of_tools_is_no_call() -> None:
     edits = {"edits": [{"type": "clear_tool_uses_20250919"}, {"type": "clear_thinking_20251015"}]}
     assert parsed("messages", {**CHAT, "context_management": edits}).body["context_management"]
