@@ -102,8 +102,6 @@ def _check_chat(body: dict[str, Any]) -> None:
         raise bad("only one choice per call is served (n must be 1)")
     if body.get("deferred"):
         raise bad("replies in the background are not served (deferred must be false)")
-    if body.get("deferred"):
-        raise bad("replies in the background are not served (deferred must be false)")
 
 
 def _check_responses(body: dict[str, Any]) -> None:
