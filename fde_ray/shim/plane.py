@@ -181,7 +181,8 @@ def insist(
         except Refused as error:
             if error.is_final and final:
                 raise
-            refusal, reason = error, str(error)
+            # Without its frames, which would hold this one, and with it what was sent.
+            refusal, reason = error.with_traceback(None), str(error)
         except Unreachable as error:
             reason = str(error)
         wait = next_delay(delay, refusal)

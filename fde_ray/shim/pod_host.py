@@ -22,9 +22,11 @@ from .limits import BlindMeter, Meter
 from .plane import Plane
 from .pod_site import PodSite
 from .pod_staging import PodStaging
+from .room import give_memory_back
 from .staging import Staging
 
 LOOPBACK = "127.0.0.1"
+BUFFER_BYTES = 128 << 10
 CONNECT_TIMEOUT_S = 300.0
 """The agent's container may start long after ours, on a node that is busy."""
 
@@ -74,7 +76,8 @@ class PodHost:
         return PodStaging(self._site.mounts, inputs)
 
     def open(self, inputs: Inputs) -> None:
-        """Volumes, memory and processes are the pod's."""
+        """Volumes and walls are the pod's; ours are narrow, and the agent pushes at them."""
+        give_memory_back()
 
     def close(self) -> None:
         self._health.end()
@@ -86,7 +89,11 @@ class PodHost:
         self._control.close()
 
     def relay_listener(self) -> socket.socket:
-        return _sole_listener(LOOPBACK, self._site.relay_port, 64)
+        listener = _sole_listener(LOOPBACK, self._site.relay_port, 64)
+        # What the kernel holds for a connection counts as our memory; it is taken over from here.
+        for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            listener.setsockopt(socket.SOL_SOCKET, buffer, BUFFER_BYTES)
+        return listener
 
     def launch(self, inputs: Inputs, over: threading.Event) -> Launched:
         """Take the one connection; nobody is listened to after it."""

@@ -273,9 +273,10 @@ class _Call:
                     self._relay.calls.hold(self.id, held=False)
                     return use(reply)
             except Refused as error:
+                # Its frames hold the body, and hold each other if a name of ours stays with it.
                 if error.is_final:
-                    raise
-                refusal = error
+                    raise error.with_traceback(None) from None
+                refusal = error.with_traceback(None)
             except Unreachable:
                 pass
             self._relay.calls.hold(self.id, held=True)

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from fde_ray.sandbox.packing import build_zipapp, shim_sources, sources_hash, zipapp_bytes
+from fde_ray.sandbox.packing import (
+    build_zipapp,
+    image_files,
+    main,
+    shim_sources,
+    sources_hash,
+    zipapp_bytes,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,3 +68,15 @@ def test_zipapp_runs_alone(tmp_path: Path, flags: list[str]) -> None:
     )
     assert done.returncode == 2
     assert done.stderr.startswith("usage: fde-shim.pyz")
+
+
+def test_files_of_an_image_are_written_for_its_build(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tmp_path / "context")]) == 0
+    written = {path.name: path.read_bytes() for path in (tmp_path / "context").iterdir()}
+    assert written == image_files()
+    recipe = (ROOT / "sandbox_images" / "run" / "Containerfile").read_text()
+    assert all(f"COPY {name} /opt/fde/" in recipe for name in written)
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith("usage: ")

@@ -233,6 +233,19 @@ def test_container_that_ends_by_itself_is_the_agents_end(pod: LoopbackPod, plane
     assert plane.files(plane.final()) == {b"r.csv": b"half"}
 
 
+def test_agent_with_too_many_processes_is_ended_by_its_runner(
+    pod: LoopbackPod, plane: TcpPlane
+) -> None:
+    many = "for n in $(seq 80); do sleep 60 & done; echo here > r.csv; sleep 60"
+    plane.model = [says(None, ("run", {"command": many}))]
+    with pod.running():
+        assert pod.wait() == 0
+    (told,) = plane.exits
+    assert told["kind"] == "agent_resource"
+    assert told["detail"].startswith("processes: ")
+    assert plane.files(plane.final()) == {b"r.csv": b"here\n"}
+
+
 @pytest.mark.parametrize("agent_first", [True, False])
 def test_pod_that_is_deleted_leaves_no_end_and_no_commit(
     pod: LoopbackPod, plane: TcpPlane, agent_first: bool

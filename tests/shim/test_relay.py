@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -273,3 +275,20 @@ def test_share_of_the_room_waits_for_what_others_give_back() -> None:
         waiter.join(5.0)
         assert not waiter.is_alive()
     room.take(40)
+
+
+def test_refused_call_leaves_nothing_of_its_body_in_memory(address: str, fake: FakePlane) -> None:
+    fake.before = lambda _, route, __: refusal(413, "agent") if "responses" in route else None
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            assert ask(address, "POST", "/v1/responses", bytes(8 << 20))[0] == 413
+        end = time.monotonic() + 5.0
+        while tracemalloc.get_traced_memory()[0] > 8 << 20 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert tracemalloc.get_traced_memory()[0] < 8 << 20
+    finally:
+        tracemalloc.stop()
+        gc.enable()
