@@ -308,6 +308,22 @@ async def test_a_process_that_is_asked_to_end_before_it_is_ready_ends(tmp_path: 
     assert not (tmp_path / "r.sock").exists()
 
 
+async def test_a_process_whose_store_does_not_answer_ends_when_it_is_asked_to(
+    tmp_path: Path,
+) -> None:
+    end, told = asyncio.Event(), []
+    serving = Serving(PlaneKind.RUN, f"unix:{tmp_path}/r.sock", f"unix:{tmp_path}/a.sock")
+    away = f"postgresql://x@/y?host={tmp_path}/nowhere"
+    profile = Profile.model_validate({"home": str(tmp_path / "home"), "store": away})
+    serve = asyncio.create_task(served_until(end, profile, serving, told.append), name="serve")
+    await asyncio.sleep(0.3)
+    assert not serve.done()
+    end.set()
+    async with asyncio.timeout(30):
+        await serve
+    assert told == []
+
+
 async def test_a_process_serves_until_it_is_asked_to_end(tmp_path: Path) -> None:
     end = asyncio.Event()
     serving = Serving(
