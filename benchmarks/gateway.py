@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import signal
 import sys
 import tempfile
@@ -149,7 +148,7 @@ def main() -> None:
     # What was started is ended then, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     told = asyncio.run(compared(QUICK if asked.quick else WHOLE, asked.output, names))
-    say(f"\n{table(told)}\n\nkept in {os.path.relpath(asked.output)}")
+    say(f"\n{table(told)}\n\nkept in {asked.output}")
     print(json.dumps(told))
 
 
