@@ -20,6 +20,8 @@ IMAGE = "localhost/fde-ray-lab/run:1"
 def built(namespace: str, runtime: str, plane: TcpPlane, *forbidden: str) -> Object:
     """Return the pod of the plane's session; no class of priority is asked for."""
     inputs = plane.inputs
+    mounted = {one["at"] for one in inputs["mounts"]}
+    bare = {inputs.get("workdir", "/workspace"), inputs.get("collect", "/workspace")} - mounted
     session = SessionStart(
         subject=inputs["subject"],
         role=inputs["role"],
@@ -28,11 +30,11 @@ def built(namespace: str, runtime: str, plane: TcpPlane, *forbidden: str) -> Obj
         limits=SessionLimits(**inputs["limits"]),
         mounts=tuple(
             MountPoint(at=one["at"], read_only=one.get("read_only", False))
-            for one in inputs["mounts"]
+            for one in [*inputs["mounts"], *({"at": at} for at in bare)]
         ),
     )
     profile = KubernetesProfile(
-        namespace=namespace, image=IMAGE, pull="Never", runtime_class=runtime, shim_cpu=0.1
+        namespace=namespace, image=IMAGE, pull="Never", runtime_class=runtime, shim_cpu=0.5
     )
     pod = run_pod(session, profile, Surroundings(forbidden))
     del pod["spec"]["priorityClassName"]

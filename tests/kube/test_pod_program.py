@@ -13,10 +13,10 @@ import pytest
 
 from cluster.lab.layout import Layout
 from cluster.lab.state import read_state
-from tests.kube.kubectl import Kubectl, Object, phase, until
+from tests.kube.kubectl import Kubectl, Object, ends, phase, until
 from tests.kube.pods import RUNTIMES
 from tests.kube.run_pods import agent_end, built, fence, last_word
-from tests.sandbox.fake_plane import LIMITS, MIB, runs, says
+from tests.sandbox.fake_plane import LIMITS, MIB, archive, extraction, refusal, runs, says
 from tests.shim.loopback_pod import TcpPlane
 
 pytestmark = pytest.mark.kube
@@ -49,6 +49,33 @@ attempt('memory', lambda: open('/proc/1/mem'))
 attempt('root', lambda: open('/planted', 'w'))
 attempt('shim', lambda: os.listdir('/var/fde'))
 print(sorted(name for name in os.environ if 'KUBE' in name or 'SHIM_C' in name), os.getuid())
+"""
+
+
+FLOOD = """
+import os, socket, threading
+url = os.environ['FDE_BASE_URL'].removeprefix('http://')
+host, _, port = url.partition(':')
+piece = b'[],' * (1 << 18)
+sent = []
+def flood():
+    sock = socket.create_connection((host, int(port)))
+    size = 30 << 20
+    head = 'POST /v1/responses HTTP/1.1\\r\\ncontent-length: %d\\r\\n\\r\\n' % size
+    sock.sendall(head.encode())
+    left = size
+    try:
+        sock.settimeout(300)
+        while left > 0:
+            left -= sock.send(piece[:left])
+        sock.recv(100)
+    except OSError:
+        pass
+    sent.append(left)
+threads = [threading.Thread(target=flood) for _ in range(24)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print('sent', len(sent), 'left', sum(sent))
 """
 
 
@@ -189,6 +216,39 @@ def test_memory_of_the_agent_is_its_own_and_what_it_left_is_collected(
         assert end["reason"] == "OOMKilled"
     else:
         assert kinds == ["agent_resource"]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_extraction_has_its_command_and_folders_that_it_cannot_change(
+    kubectl: Kubectl, namespace: str, plane: TcpPlane, start: Callable[[str], str], runtime: str
+) -> None:
+    extraction(plane, archive({"r.csv": b"1"}))
+    command = (
+        "cat /input/workspace/_agent_summary.md; touch /input/case/x; echo 1 > /out/a;"
+        " evaluate /out; echo code $?; python3 evaluate --submission-dir /out; echo code $?"
+    )
+    plane.model = [says(None, ("run", {"command": command})), says("done")]
+    name = start(runtime)
+    assert last_word(ended(kubectl, namespace, name))["phase"] == "ended"
+    said = plane.tool_outputs()
+    assert said.startswith("It is r.csv.")
+    assert "Read-only file system" in said
+    assert said.count("code 3") == 2
+    assert plane.files(plane.final()) == {b"a": b"1\n"}
+
+
+def test_flood_of_bodies_costs_its_agent_alone(
+    kubectl: Kubectl, namespace: str, plane: TcpPlane, start: Callable[[str], str]
+) -> None:
+    """Hundreds of megabytes of what grows when it is parsed, against a shim of 256 MiB."""
+    plane.before = lambda _, route, __: refusal(413, "agent") if "responses" in route else None
+    plane.inputs["limits"] |= {"memory_bytes": 512 * MIB}
+    plane.model = [runs(FLOOD, 400.0), says("done")]
+    name = start("runc")
+    pod = kubectl.ended_pod(namespace, name, 2 * START_S)
+    assert last_word(pod)["phase"] == "ended"
+    assert ends(pod)["shim"]["exitCode"] == 0
+    assert "sent 24 left 0" in plane.tool_outputs()
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
