@@ -38,7 +38,7 @@ getattr(sys.modules[told["entry"][0]], told["entry"][1])(**told["arguments"])
 def command(entry: str, programs: Iterable[str], **arguments: Any) -> list[str]:
     """Return the command that runs `program.function`, the programs it needs beside it."""
     program, _, function = entry.partition(".")
-    names = dict.fromkeys(("syscalls", "harness", *sorted(programs), program))
+    names = dict.fromkeys(("syscalls", "harness", "asking", *sorted(programs), program))
     told = {
         "modules": [*_collector(program), *((f"{_PACKAGE}.{n}", _source(n)) for n in names)],
         "entry": [f"{_PACKAGE}.{program}", function],

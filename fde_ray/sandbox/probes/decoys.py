@@ -187,6 +187,8 @@ def _heard(process: subprocess.Popen[str], word: str) -> None:
 
 def _run(argv: list[str]) -> str:
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
+    if "File exists" in done.stderr:
+        raise UserError("the decoys of another suite are there: wait until it has ended")
     if done.returncode:
         said = shortened((done.stderr or done.stdout).strip())
         raise UserError(f"a decoy could not be made: `{' '.join(argv[-8:])}`: {said}")

@@ -51,7 +51,7 @@ def kernel_log() -> str:
 
 
 def traces(proc: Path) -> set[str]:
-    """Return the nonces that are names of processes or sources of mounts now."""
+    """Return the nonces that name processes, links of any network, or sources of mounts now."""
     found: set[str] = set()
     looked: set[str] = set()
     for folder in proc.iterdir():
@@ -59,10 +59,11 @@ def traces(proc: Path) -> set[str]:
             continue
         try:
             found |= _nonces((folder / "comm").read_bytes())
-            space = str((folder / "ns" / "mnt").readlink())
-            if space not in looked:
-                looked.add(space)
-                found |= _nonces((folder / "mountinfo").read_bytes())
+            for kind, file in (("mnt", "mountinfo"), ("net", "net/dev")):
+                space = str((folder / "ns" / kind).readlink())
+                if space not in looked:
+                    looked.add(space)
+                    found |= _nonces((folder / file).read_bytes())
         except OSError:
             continue
     return found

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from .building import Job, Recipe, Site, nonce_of
-from .catalogue.resources import DISK, MEMORY
+from .catalogue.resources import DISK, MEMORY, SHIM_MEMORY
 from .catalogue.workspace import ALONE
 from .records import Attempt, Control, Group
 
@@ -111,7 +111,7 @@ def _resources(attempt: Attempt, targets: Targets, site: Site) -> list[Errand]:
     if attempt.control is Control.LARGER:
         larger = recipe._replace(
             name=attempt.id + LARGER,
-            memory_bytes=2 * recipe.memory_bytes,
+            memory_bytes=2 * (MEMORY + SHIM_MEMORY),
             disk_bytes=2 * recipe.disk_bytes,
         )
         found.append(Errand("fenced", larger, (attempt,)))

@@ -120,7 +120,7 @@ def _seen_outside(
         return [_plane_view(attempt, heard, around)]
     if attempt.watched == "log":
         return [_guests_log(attempt, said, heard, around)]
-    return [_unseen("no process or mount on the node", attempt, said, around.traces, around)]
+    return [_unseen("no process, link or mount on the node", attempt, said, around.traces, around)]
 
 
 def _unseen(

@@ -50,16 +50,19 @@ def test_a_runner_gone_bad_is_believed_in_its_own_dialogue_alone(
     assert judged(FORGED, found)[0] == expected
 
 
-def test_traces_are_names_of_processes_and_sources_of_mounts(tmp_path: Path) -> None:
+def test_traces_are_names_of_processes_links_and_sources_of_mounts(tmp_path: Path) -> None:
     for pid, name in (("7", "fdeprobe0a1b2c"), ("8", "python3"), ("9", "sh")):
         (tmp_path / pid / "ns").mkdir(parents=True)
         (tmp_path / pid / "comm").write_text(name)
         (tmp_path / pid / "ns" / "mnt").symlink_to(f"mnt:[{pid}]")
+        (tmp_path / pid / "ns" / "net").symlink_to("net:[1]")
+        (tmp_path / pid / "net").mkdir()
+        (tmp_path / pid / "net" / "dev").write_text("lo: 0 0\nfdeprobe777777: 0 0\n")
         (tmp_path / pid / "mountinfo").write_text("36 35 0:30 / /tmp rw - tmpfs tmpfs rw\n")
     (tmp_path / "8" / "mountinfo").write_text("36 35 0:30 / /x rw - tmpfs fdeprobeffffff rw\n")
     (tmp_path / "9" / "comm").unlink()
     (tmp_path / "self").mkdir()
-    assert traces(tmp_path) == {"fdeprobe0a1b2c", "fdeprobeffffff"}
+    assert traces(tmp_path) == {"fdeprobe0a1b2c", "fdeprobeffffff", "fdeprobe777777"}
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)

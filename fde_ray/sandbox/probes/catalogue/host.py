@@ -75,12 +75,16 @@ _DEVICES = (
         unsafe="opening the disks of the machine",
     ),
     _opens(
-        "kernel_devices", "devices that reach into the kernel", "/dev/kvm",
-        "/dev/net/tun", "/dev/kmsg", "/dev/vhost-net", "/dev/uinput", "/dev/vfio/vfio",
+        "kernel_devices", "devices that reach into the kernel", "/dev/kvm", "/dev/kmsg",
+        "/dev/vhost-net", "/dev/uinput", "/dev/vfio/vfio",
         unsafe="a pod with the host's devices",
     ),
     _attempt(
         "fuse", "a file system of one's own making", "host.mount_fuse", Control.UNSAFE,
+        expected=Verdict.CONFINED, watched="trace", unsafe="a pod with the host's devices",
+    ),
+    _attempt(
+        "tunnel_device", "a network link of one's own making", "host.make_link", Control.UNSAFE,
         expected=Verdict.CONFINED, watched="trace", unsafe="a pod with the host's devices",
     ),
     _attempt("make_device", "a device made anew", "host.make_device"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import socket
 import stat
 import struct
 import time
 
-from .syscalls import HELD_S, LIBC, NEWNS, NEWUSER, Job, call, named, own_folder
+from .syscalls import HELD_S, LIBC, NEWNET, NEWNS, NEWUSER, Job, call, named, own_folder
 
 
 def foreign_mounts(_: Job) -> str:
@@ -119,6 +120,17 @@ def mount_fuse(job: Job) -> str:
     call("mount", job["nonce"].encode(), folder.encode(), b"fuse", 0, options)
     time.sleep(HELD_S)
     return "a file system of its own was mounted"
+
+
+def make_link(job: Job) -> str:
+    """Make a link of the network that is a program."""
+    device = os.open("/dev/net/tun", os.O_RDWR)
+    if os.getuid():
+        call("unshare", NEWUSER | NEWNET)
+    request = struct.pack("16sH22x", job["nonce"].encode(), 0x1 | 0x1000)
+    fcntl.ioctl(device, 0x400454CA, request)
+    time.sleep(HELD_S)
+    return "a link of its own was made"
 
 
 def make_device(job: Job) -> str:
