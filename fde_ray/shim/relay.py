@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 import socket
 import threading
 import uuid
@@ -17,6 +16,7 @@ from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, TypeVar
 
+from .bodies import TooLarge, Unreadable, body_size, read_body
 from .plane import FIRST_DELAY_S, LAST_DELAY_S, Plane, next_delay
 from .room import Room
 from .routes import EVALUATE, Route, error_body, error_event, route_of
@@ -30,7 +30,6 @@ CALL_TIMEOUT_S = 1800.0
 COMMENT_EVERY_S = 10.0
 REFUSED = b"event: refused\n"
 HEAD_LIMIT = 64 << 10
-_CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,12}")
 T = TypeVar("T")
 
 
@@ -121,14 +120,6 @@ class Relay(ThreadingMixIn, TCPServer):
         """A connection that broke is the agent's affair."""
 
 
-class _TooLarge(Exception):
-    pass
-
-
-class _Unreadable(Exception):
-    pass
-
-
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Relay
@@ -154,13 +145,13 @@ class _Handler(BaseHTTPRequestHandler):
             return
         limit = self.server.evaluate_limit if route.path == EVALUATE else CHAT_LIMIT
         try:
-            with self.server.room.share(self._body_size(limit)) as share:
-                body = self._body(limit)
+            with self.server.room.share(body_size(self.headers, limit)) as share:
+                body = read_body(self.headers, self.rfile, limit)
                 share.keep(len(body))
                 self._pass_on("POST", route, body)
-        except _TooLarge:
+        except TooLarge:
             self._refuse(413, "too_large", "the request body is too large")
-        except _Unreadable:
+        except Unreadable:
             self._refuse(400, "bad_request", "the request body cannot be read")
 
     def _forbid(self) -> None:
@@ -199,45 +190,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-
-    # --- request body
-
-    @property
-    def _is_chunked(self) -> bool:
-        return "chunked" in self.headers.get("transfer-encoding", "").lower()
-
-    def _body_size(self, limit: int) -> int:
-        """Return the most that the body can take."""
-        if self._is_chunked:
-            return limit
-        size = self.headers.get("content-length", "0")
-        if not size.isdecimal() or not size.isascii():
-            raise _Unreadable
-        if len(size) > 15 or int(size) > limit:
-            raise _TooLarge
-        return int(size)
-
-    def _body(self, limit: int) -> bytes:
-        if self._is_chunked:
-            return b"".join(self._chunks(limit))
-        size = self._body_size(limit)
-        data = self.rfile.read(size)
-        if len(data) < size:
-            raise _Unreadable
-        return data
-
-    def _chunks(self, limit: int) -> Iterator[bytes]:
-        total = 0
-        while True:
-            size = _chunk_size(self.rfile.readline(64))
-            total += size
-            if total > limit:
-                raise _TooLarge
-            if not size:
-                self.rfile.readline(64)
-                return
-            yield self.rfile.read(size)
-            self.rfile.readline(8)
 
     # --- passing on
 
@@ -401,13 +353,6 @@ class _StreamedReply:
 
     def _write_chunk(self, data: bytes) -> None:
         self._handler.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
-
-
-def _chunk_size(line: bytes) -> int:
-    digits = line.partition(b";")[0].strip()
-    if not _CHUNK_SIZE.fullmatch(digits):
-        raise _Unreadable
-    return int(digits, 16)
 
 
 def _may_be_refusal(head: bytes) -> bool:
