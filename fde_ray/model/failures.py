@@ -232,3 +232,13 @@ POD_LOSSES = frozenset(
     }
 )
 """What a cluster does to a pod."""
+
+START_LOSSES = frozenset(
+    {
+        FailureKind.SANDBOX_START,
+        FailureKind.UNSCHEDULABLE,
+        FailureKind.IMAGE_PULL,
+        FailureKind.NODE_REJECTED,
+    }
+)
+"""Of sandboxes that never began."""

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from fde_ray.model.failures import FAILURES, FailureKind, Fault, known_kind
+from fde_ray.model.failures import FAILURES, START_LOSSES, FailureKind, Fault, known_kind
 from fde_ray.model.scheduling import SchedulingProfile
 from fde_ray.store.runs.breakers import BreakerRow, Scope, sweep_key
 from fde_ray.store.runs.outlook import AttemptEvent
@@ -23,9 +23,13 @@ _OF_MACHINES = frozenset(
         FailureKind.SHIM_LOST,
         FailureKind.COLLECTION_FAILED,
         FailureKind.ISOLATION_LOST,
+        FailureKind.IMAGE_PULL,
+        FailureKind.NODE_REJECTED,
+        FailureKind.NODE_PRESSURE,
+        FailureKind.NODE_LOST,
     }
 )
-_OF_IMAGES = frozenset({FailureKind.SANDBOX_START, FailureKind.SHIM_LOST})
+_OF_IMAGES = frozenset({FailureKind.SANDBOX_START, FailureKind.IMAGE_PULL, FailureKind.SHIM_LOST})
 INFRA = frozenset(
     kind
     for kind, rule in FAILURES.items()
@@ -145,7 +149,7 @@ def _probed(row: BreakerRow, samples: Sequence[Sample], now: float) -> BreakerRo
         return row._replace(
             state="open", since=now, probe_at=now + cooldown, cooldown_s=cooldown, probes=0
         )
-    needs_end = row.kind != FailureKind.SANDBOX_START
+    needs_end = row.kind not in START_LOSSES
     if any(sample.kind is None and (sample.is_end or not needs_end) for sample in probes):
         return row._replace(state="closed", since=now, probe_at=None, probes=0)
     if row.probe_at is not None and now >= row.probe_at and row.probes == 0:

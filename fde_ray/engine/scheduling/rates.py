@@ -72,5 +72,7 @@ def percentile_95(values: Sequence[float]) -> float | None:
 
 
 def _is_overload(event: AttemptEvent) -> bool:
+    if event.failure == FailureKind.UNSCHEDULABLE:
+        return True
     is_start = event.failure == FailureKind.SANDBOX_START
     return is_start and _OVERLOAD.search(event.detail) is not None

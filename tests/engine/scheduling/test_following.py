@@ -111,7 +111,8 @@ def test_probe_that_fails_alike_doubles_the_cooldown_up_to_an_hour() -> None:
 
 def test_start_proves_a_breaker_of_starts_and_no_other() -> None:
     began = [Sample(170.0, 165.0, None, False)]
-    for kind, state in ((START, "closed"), (LOST, None)):
+    never_begun = (START, FailureKind.IMAGE_PULL, FailureKind.UNSCHEDULABLE)
+    for kind, state in (*((kind, "closed") for kind in never_begun), (LOST, None)):
         half = opened(kind=kind)._replace(state="half_open", since=160.0, probe_at=220.0)
         after = next_state(half, "sweep", "t/w", began, SETTINGS, 171.0)
         assert (None if after is None else after.state) == state
@@ -153,6 +154,22 @@ def test_customer_that_fails_is_held_against_the_sweep_alone() -> None:
     assert found == {"sweep"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "scopes"),
+    [
+        ("image_pull", {"sweep", "image", "pool"}),
+        ("node_lost", {"sweep", "pool"}),
+        ("preempted", {"sweep"}),
+    ],
+)
+def test_what_befalls_pods_is_held_against_those_who_can_mend_it(
+    kind: str, scopes: set[str]
+) -> None:
+    windows: Windows = {}
+    sampled(windows, [event(kind, stage="end", subject=f"s{n}") for n in range(20)], 50)
+    assert {scope for (scope, _), seen in windows.items() if opening_kind(seen, SETTINGS)} == scopes
+
+
 def test_event_that_two_sweeps_share_counts_once_for_pool_and_image() -> None:
     windows: Windows = {}
     sampled(windows, [event(None), event(None, sweep="other")], 50)
@@ -177,6 +194,8 @@ def test_unknown_failure_counts_as_one_of_ours() -> None:
         pytest.param([event(START, detail="429 Too Many Requests")], 0, True, id="429"),
         pytest.param([event(START, detail="API answered 503")], 0, True, id="503"),
         pytest.param([event(START, detail="pods: exceeded quota")], 0, True, id="quota"),
+        pytest.param([event(FailureKind.UNSCHEDULABLE)], 0, True, id="a full cluster"),
+        pytest.param([event(FailureKind.IMAGE_PULL)], 0, False, id="an image"),
         pytest.param([event(START, detail="no namespaces")], 0, False, id="another-failure"),
         pytest.param([event(LOST, stage="end", detail="429")], 0, False, id="no-start"),
         pytest.param([], 101, True, id="many-pending"),
