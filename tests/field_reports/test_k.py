@@ -223,6 +223,17 @@ async def test_k15_every_verb_waits_as_it_is_told(tmp_path: Path) -> None:
         assert b.api.counts["DELETE"] <= 18
 
 
+async def test_k15_a_watch_waits_as_it_is_told(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        slow = status(429, "TooManyRequests", headers={"Retry-After": "20"})
+        b.api.faults.append(failing("WATCH", lambda: slow, times=1))
+        before = b.api.counts["WATCH"]
+        await b.api.break_watches()
+        await b.clock.sleep(15)
+        assert b.api.counts["WATCH"] == before + 1
+        await b.until(lambda: b.sandbox.watch.lists == 2)
+
+
 async def test_k16_counts_of_a_quota_are_no_stranger(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
         conflict = "Operation cannot be fulfilled on resourcequotas"

@@ -140,19 +140,22 @@ class PodWatch:
                 await asyncio.gather(self._session, return_exceptions=True)
             if self._session.cancelled():
                 continue  # the shards are others now
-            self._note(self._session.exception())
+            told_s = self._noted(self._session.exception())
             failures = 0 if self._clock.now() - began > CALM_S else failures + 1
-            await self._clock.sleep(self._client.wait_s(failures))
+            await self._clock.sleep(told_s + self._client.wait_s(failures))
 
-    def _note(self, error: BaseException | None) -> None:
+    def _noted(self, error: BaseException | None) -> float:
+        """Return how long the server asks to be left alone."""
         if isinstance(error, ApiFault):
             self._fault = error
             if not error.is_transient and not error.is_expired:
                 self._is_hopeless = True
                 self._told.set()
             log.warning("pods_not_watched", extra={"reason": error.detail})
-        elif error is not None:
+            return error.retry_after_s or 0.0
+        if error is not None:
             log.error("pod_watch_broken", exc_info=error)
+        return 0.0
 
     async def _attended(self) -> None:
         """List once, then watch until a list is needed again."""
