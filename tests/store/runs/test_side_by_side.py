@@ -19,6 +19,7 @@ from fde_ray.store.runs.admission import release
 from fde_ray.store.runs.database import Transaction
 from fde_ray.store.runs.dialects import Dialect
 from fde_ray.store.runs.planned import ADD_SWEEP
+from fde_ray.store.runs.spec_differences import SpecDiffers
 from fde_ray.store.runs.sweeps import _SET_STATE, _WITHDRAW, LOCAL, add_plans, revive
 from tests.store.builders import (
     GRADE,
@@ -173,7 +174,7 @@ async def test_sweep_that_is_submitted_twice_at_once_is_stored_once(stores: Stor
 
 async def test_one_spec_of_a_name_is_stored(stores: Stores) -> None:
     found = await outcomes(stores, lambda s, n: s.submit_sweep("local", "new", {"a": n}, []))
-    assert kinds(found) == {bool: 1, UserError: MANY - 1}
+    assert kinds(found) == {bool: 1, SpecDiffers: MANY - 1}
 
 
 async def test_sweeps_that_share_runs_are_stored_in_any_order(stores: Stores) -> None:
