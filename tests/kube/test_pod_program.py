@@ -198,13 +198,20 @@ def freeze(kubectl: Kubectl, namespace: str, name: str, runtime: str) -> None:
 def test_memory_of_the_agent_is_its_own_and_what_it_left_is_collected(
     kubectl: Kubectl, namespace: str, plane: TcpPlane, start: Callable[[str], str], runtime: str
 ) -> None:
-    """Where the kernel takes the whole container its shim lives on, and collects."""
+    """Where the kernel takes one container its shim lives on, and collects.
+
+    On gVisor it takes the pod, if the runner's own watch does not come first: nothing is told then.
+    """
     plane.inputs["limits"] |= {"memory_bytes": 192 * MIB}
     hog = "x = bytearray(b'y') * (400 << 20)\nimport time; time.sleep(600)"
     write = ("write", {"path": "r.csv", "text": "half"})
     plane.model = [says(None, write), runs(hog), says("Done.")]
     name = start(runtime)
     pod = ended(kubectl, namespace, name)
+    if runtime == "gvisor" and last_word(pod)["phase"] == "solving":
+        assert "OOMKilled" in [end["reason"] for end in ends(pod).values()]
+        assert plane.exits == plane.commits == []
+        return
     assert last_word(pod)["phase"] == "ended"
     assert plane.files(plane.final()) == {b"r.csv": b"half"}
     kinds = [one["kind"] for one in plane.exits]
