@@ -153,11 +153,20 @@ def results(name: NameArgument, server: ServerOption = None, json_: JsonOption =
             [
                 str(row["run_id"])[:12],
                 *(str(row[key]) for key in ("case_id", "condition", "system", "repeat", "grade")),
-                "-" if row["score"] is None else f"{row['score']:.4f}",
+                _score(row),
             ]
             for row in rows
         ],
     )
+
+
+def _score(row: dict[str, Any]) -> str:
+    """Return the score as it counts: a run that a budget cut is compared with none."""
+    from fde_ray.model.result import RunResult
+
+    if (cut := RunResult.model_validate(row).budget_cut) is not None:
+        return f"not compared: {cut.value}"
+    return "-" if row["score"] is None else f"{row['score']:.4f}"
 
 
 def _state(sweep: dict[str, Any]) -> str:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fde_ray.cli import remote
+from fde_ray.model.result import BudgetNote
+from tests.analysis.builders import make_result
 from tests.cli.conftest import CommandLine
 from tests.cli.homes import CALM, SWEEP, make_cut_home
 from tests.store.builders import run_id
@@ -89,3 +92,13 @@ def test_a_sweep_without_any_call_has_cost_nothing_wherever_it_is_told(
     assert "$0" in cli("sweep", "status", CALM, "--watch").err
     assert cli("cost", CALM, "--json").json["total"]["llm"]["nanousd"]["value"] == 0
     assert cli("report", CALM, "--json").json["ledger_nanousd"]["value"] == 0
+
+
+def test_a_server_is_told_of_likewise(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = make_result(budget=BudgetNote(stopped=False, shortened_calls=2))
+    whole = make_result(repeat=2, budget=BudgetNote(stopped=False, shortened_calls=0))
+    rows = [cut.jsonable(), whole.jsonable()]
+    monkeypatch.setattr(remote, "_asked", lambda *_, **__: {"results": rows})
+    told = cli("remote", "results", "mine", "--server", "http://127.0.0.1:9").out
+    assert "not compared: shortened" in told
+    assert told.count("0.5000") == 1
