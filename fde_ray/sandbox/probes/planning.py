@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from .building import Job, Recipe, Site, nonce_of
 from .catalogue.resources import DISK, MEMORY, SHIM_MEMORY
-from .catalogue.workspace import ALONE
+from .catalogue.workspace import ALONE, BUSY
 from .records import Attempt, Control, Group
 
 Kind = Literal["fenced", "free", "loose", "plane"]
@@ -94,7 +94,7 @@ def _traps(attempts: Sequence[Attempt], targets: Targets, site: Site) -> list[Er
     found = []
     for name, lot in lots:
         ids = tuple(trap.id for trap in lot)
-        cpu = 0.2 if name == TRAPS else _BUSY_CPU
+        cpu = _BUSY_CPU if name in BUSY else 0.2
         found += _shared("fenced", name, lot, targets, site, then="collect", cpu=cpu, traps=ids)
     return found
 

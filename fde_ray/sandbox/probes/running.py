@@ -39,7 +39,9 @@ from .weighing import Around, Heard, facts_of
 Object = dict[str, Any]
 Say = Callable[[str], None]
 _AT_ONCE = 4
-_LIFE_S = 1800.0
+_LIFE_S = 3600.0
+_PENDING_S = 300.0
+"""A pod may wait for room on a node that others use, too."""
 _BUILD = {"fenced": fenced_pod, "free": free_pod, "loose": loose_pod, "plane": plane_pod}
 _PRESSURES = ("DiskPressure", "MemoryPressure", "PIDPressure")
 
@@ -242,7 +244,7 @@ class Suite:
         began = time.time()
         try:
             await self._cluster.create(pod)
-            found = await self._cluster.pod_when(_is_over, pod, errand.recipe.limit_s + 120.0)
+            found = await self._cluster.pod_when(_is_over, pod, errand.recipe.limit_s + _PENDING_S)
             shim, agent = [await self._cluster.lines(pod, name) for name in (SHIM, AGENT)]
             node = await self._node(neighbour)
         except FdeRayError as error:

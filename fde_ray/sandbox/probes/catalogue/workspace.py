@@ -22,6 +22,8 @@ _COLLECTORS = [
 ]  # fmt: skip
 ALONE = frozenset({"million_files", "sparse_terabyte"})
 """They spoil the whole collection, so each has a pod to itself."""
+BUSY = frozenset({"million_files"})
+"""They need most of a processor."""
 
 ATTEMPTS = (
     _trap("links_out", "links to files of the collector", "links", targets=_COLLECTORS),
