@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -161,11 +162,25 @@ def _connected(dialect: SqliteDialect) -> sqlite3.Connection:
     )
     try:
         for pragma in _PRAGMAS:
-            connection.execute(pragma).close()
+            _set(connection, pragma, dialect.patience_s)
     except sqlite3.Error:
         connection.close()
         raise
     return connection
+
+
+def _set(connection: sqlite3.Connection, pragma: str, patience_s: float) -> None:
+    """Set a pragma. SQLite's own patience is none for a new file that others change to WAL, too."""
+    ends_at = time.monotonic() + patience_s
+    while True:
+        try:
+            connection.execute(pragma).close()
+            return
+        except sqlite3.OperationalError as error:
+            is_busy = (error.sqlite_errorcode & 0xFF) == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() > ends_at:
+                raise
+            time.sleep(0.01)
 
 
 def _roll_back(connection: Any) -> None:
