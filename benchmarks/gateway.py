@@ -10,7 +10,7 @@ CPU is that of the way's own processes; PostgreSQL's stands beside it, and the c
 kept busy tell what a load waited for. Latencies: with 32 calls at once, and one by one (calm).
 Goal: at least 5 times the proxy's requests per CPU second, all on.
 
-    python -m benchmarks.gateway            everything, 35 to 40 minutes; the proxy takes most
+    python -m benchmarks.gateway            everything, about 45 minutes; the proxy takes most
     python -m benchmarks.gateway --quick    two small rounds, two minutes
     python -m benchmarks.gateway --ways run_plane,litellm_proxy
 
