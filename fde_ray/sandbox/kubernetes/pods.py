@@ -107,17 +107,28 @@ def _spec(session: SessionStart, profile: KubernetesProfile, around: Surrounding
         # No name is to be looked up: nothing answers here.
         "dnsPolicy": "None",
         "dnsConfig": {"nameservers": [contract.NAMESERVER]},
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": contract.UID,
-            "runAsGroup": contract.UID,
-            "fsGroup": contract.UID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": as_nobody(),
         "topologySpreadConstraints": [_spread(session.role)],
         "containers": [_shim(session, profile, around), _agent(session, profile)],
         "volumes": _volumes(session),
     }
+    return spec | placed(profile)
+
+
+def as_nobody() -> Object:
+    """Return the security context of every pod of the run namespace."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": contract.UID,
+        "runAsGroup": contract.UID,
+        "fsGroup": contract.UID,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def placed(profile: KubernetesProfile) -> Object:
+    """Return what says on which runtime and nodes a pod may run."""
+    spec: Object = {}
     if profile.runtime_class is not None:
         spec["runtimeClassName"] = profile.runtime_class
     if profile.user_namespaces:

@@ -16,6 +16,7 @@ from fde_ray.model.base import Record
 from fde_ray.model.errors import shortened
 from fde_ray.model.kubernetes import KubernetesProfile
 from fde_ray.sandbox.kubernetes import contract as c
+from fde_ray.sandbox.kubernetes.pods import as_nobody, placed
 
 from .calling import Object
 
@@ -170,20 +171,6 @@ def _spec(profile: KubernetesProfile) -> Object:
         "enableServiceLinks": False,
         "dnsPolicy": "None",
         "dnsConfig": {"nameservers": [c.NAMESERVER]},
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": c.UID,
-            "runAsGroup": c.UID,
-            "fsGroup": c.UID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": as_nobody(),
     }
-    if profile.runtime_class is not None:
-        spec["runtimeClassName"] = profile.runtime_class
-    if profile.user_namespaces:
-        spec["hostUsers"] = False
-    if profile.node_selector:
-        spec["nodeSelector"] = dict(profile.node_selector)
-    if profile.tolerations:
-        spec["tolerations"] = [each.model_dump(exclude_none=True) for each in profile.tolerations]
-    return spec
+    return spec | placed(profile)
