@@ -31,7 +31,7 @@ class Sessions:
 
     async def find(self, subject: str) -> Session | None:
         """Return the session as it is now; None = there is none of this name."""
-        return await self.seen(subject, (await self._store.vitals([subject])).get(subject))
+        return await self.seen(subject, await self._store.vitals_of(subject))
 
     async def seen(self, subject: str, vitals: Vitals | None) -> Session | None:
         """Return the session of these vitals."""

@@ -14,7 +14,7 @@ from .shares import Drawn
 DRAW_EVERY_S = 1.0
 AHEAD_S = 5.0
 """A chunk holds what is used up in this time."""
-MORE_LIKE_THESE = 16
+MORE_LIKE_THESE = 64
 REFRESH_S = 15.0
 """A chunk that is held is told of at least so often."""
 STALE_S = 30.0

@@ -98,6 +98,7 @@ class RunStore(
         self._ledger = LedgerWriter(self._db, self._clock, self._host, started)
         self.boot = self._ledger.boot
         self._looks = GroupCommit(self._db.read, self._known, LOOK_WINDOW_S)
+        self._signs = GroupCommit(self._db.read, self._vitals_of, LOOK_WINDOW_S)
 
     @classmethod
     def at(

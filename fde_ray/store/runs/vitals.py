@@ -13,6 +13,7 @@ from fde_ray.model.states import PauseCause
 
 from . import schema
 from .database import Database, Transaction
+from .grouping import GroupCommit
 from .rows import Standing
 from .statements import Bulk, Statement
 
@@ -55,15 +56,27 @@ class Vitals(NamedTuple):
 
 class VitalSigns:
     _db: Database
+    _signs: GroupCommit[str]
+
+    async def vitals_of(self, subject: str) -> Vitals | None:
+        """Return what is known of a session, without its pauses; None = there is none.
+
+        Many who ask at one time are one read, which is never older than the question.
+        """
+        found: Vitals | None = await self._signs.written(subject)
+        return found
+
+    def _vitals_of(self, t: Transaction, subjects: Sequence[str]) -> list[Vitals | None]:
+        found = _found(t, subjects)
+        return [found.get(subject) for subject in subjects]
 
     async def vitals(
         self, subjects: Sequence[str], *, pauses: bool = False
     ) -> Mapping[str, Vitals]:
         """Return what is known of these sessions; one that there is not is left out."""
-        keys = [{"subject": subject} for subject in dict.fromkeys(subjects)]
 
         def query(t: Transaction) -> dict[str, Vitals]:
-            found = {row[-1]: _vitals(row) for row in t.find_all(_STANDINGS, keys)}
+            found = _found(t, subjects)
             if pauses and (asked := [_key(s) for s, one in found.items() if _has_clock(one)]):
                 spans: dict[str, list[Pause]] = {}
                 for subject, cause, opened, closed in t.find_all(_PAUSES, asked):
@@ -79,6 +92,11 @@ class VitalSigns:
         """Whether a model call of the session is under way, in whatever process."""
         row = await self._db.read(lambda t: t.one(_UNDER_WAY, subject_=subject))
         return row is not None
+
+
+def _found(t: Transaction, subjects: Sequence[str]) -> dict[str, Vitals]:
+    keys = [_key(subject) for subject in dict.fromkeys(subjects)]
+    return {row[-1]: _vitals(row) for row in t.find_all(_STANDINGS, keys)}
 
 
 def _vitals(row: Sequence[object]) -> Vitals:
