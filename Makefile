@@ -15,7 +15,7 @@ CHAOS_TESTS := tests/chaos tests/gateway/test_replicas_killed.py tests/gateway/t
 OUTAGE_TESTS := tests/gateway/test_outages.py
 
 .PHONY: help setup demo test test-ray test-ray-long chaos outage lint test-s3 test-s3-long test-local-llm bench fmt lock \
-	clean lab-build lab-images lab-up lab-down lab-status test-kube probes
+	clean lab-tools lab-build lab-images lab-up lab-down lab-status test-kube test-kube-long probes
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 18
@@ -69,10 +69,13 @@ $(WEED):
 		CGO_ENABLED=0 go build -trimpath -ldflags="-s -w" -o $@ ./weed
 
 # A one-machine Kubernetes for tests; docs/lab.md tells more.
-lab-build: setup ## build the lab's programs (needs Go; 25 minutes when cold, then seconds)
+lab-tools: setup ## install what the lab needs of this machine, as root; says what it cannot
+	@$(BIN)/python -m cluster.lab tools
+
+lab-build: setup ## build the lab's programs (25 minutes when cold, then seconds)
 	@$(BIN)/python -m cluster.lab build
 
-lab-images: lab-build ## make the images the lab's pods run (needs mmdebstrap and buildah)
+lab-images: lab-build ## make the images the lab's pods run
 	@$(BIN)/python -m cluster.lab images
 
 lab-up: setup ## bring up the one-machine Kubernetes, as root; prints its KUBECONFIG
@@ -84,7 +87,17 @@ lab-down: setup ## take it down and leave nothing but the cache
 lab-status: setup ## tell how it is (ARGS=--json for programs)
 	@$(BIN)/python -m cluster.lab status $(ARGS)
 
-test-kube: lab-images lab-up ## run the tests that need the lab
+# Most of their time is waiting for pods, so three tests go on at once, but for those that stop parts
+# of the lab or take the time.
+test-kube: lab-images lab-up ## run the tests that need the lab, in their short form (eight minutes)
+ifdef PYTEST_ARGS
+	$(BIN)/pytest -m kube $(PYTEST_ARGS)
+else
+	$(BIN)/pytest -m 'kube and not slow and not alone' -n 3 --dist loadfile --no-loadscope-reorder tests/kube
+	$(BIN)/pytest -m 'kube and not slow and alone' tests/kube
+endif
+
+test-kube-long: lab-images lab-up ## the same whole, on both runtimes (an hour)
 	$(BIN)/pytest -m kube $(or $(PYTEST_ARGS),tests/kube)
 
 probes: setup $(if $(KUBECONFIG),,lab-images lab-up) ## try to break out of run pods: of the lab, or of $KUBECONFIG with IMAGE=

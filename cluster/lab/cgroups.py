@@ -18,6 +18,8 @@ DAEMONS = "daemons"
 """Group of the cluster's own processes; pods have their groups beside it."""
 _V1_HOME = "pids"
 """The one hierarchy of version 1 whose daemons' group is entered; containers are in all."""
+_CONTROLLERS = frozenset({"cpu", "cpuset", "memory", "pids"})
+"""Without one of them the kubelet gives up."""
 
 
 def tree_roots(root: Path = ROOT) -> list[Path]:
@@ -35,14 +37,17 @@ def make_groups(root: Path = ROOT) -> Path:
         raise UserError(
             f"no control groups below {root}: mount them (systemd does), then try again"
         )
-    for folder in roots:
-        folder.mkdir(exist_ok=True)
-    if _is_v2(root):
-        _enable_controllers(root)
-        home = roots[0]
-    else:
-        home = root / _V1_HOME / NAME
-    (home / DAEMONS).mkdir(exist_ok=True)
+    try:
+        for folder in roots:
+            folder.mkdir(exist_ok=True)
+        home = roots[0] if _is_v2(root) else root / _V1_HOME / NAME
+        _check_controllers(_enabled_controllers(root) if _is_v2(root) else _hierarchies(root))
+        (home / DAEMONS).mkdir(exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"control groups below {root} cannot be written ({error.strerror}): the lab needs a "
+            "machine of its own, or a privileged container"
+        ) from error
     return home / DAEMONS / "cgroup.procs"
 
 
@@ -80,12 +85,26 @@ def _is_v2(root: Path) -> bool:
     return (root / "cgroup.controllers").exists()
 
 
-def _enable_controllers(root: Path) -> None:
-    """The kubelet wants in its group every controller that the machine has."""
+def _check_controllers(found: set[str]) -> None:
+    if missing := _CONTROLLERS - found:
+        raise UserError(
+            f"no control group for {', '.join(sorted(missing))} can be had: switch the controllers "
+            "on (in a container, first move its processes into a group below the root)"
+        )
+
+
+def _hierarchies(root: Path) -> set[str]:
+    """Return the controllers of version 1 that are mounted; a link leads to a joint one."""
+    return {name for name in _CONTROLLERS if (root / name).is_dir()}
+
+
+def _enabled_controllers(root: Path) -> set[str]:
+    """Hand down every controller that the machine has: the kubelet wants them in its group."""
     for folder in (root, root / NAME):
         for controller in (folder / "cgroup.controllers").read_text().split():
             with contextlib.suppress(OSError):
                 (folder / "cgroup.subtree_control").write_text(f"+{controller}")
+    return set((root / NAME / "cgroup.controllers").read_text().split())
 
 
 def _pids_below(top: Path) -> Iterator[int]:

@@ -77,6 +77,9 @@ class Store:
     def add(self, archive: Archive, say: Say, *, only_here: bool = False) -> None:
         """Import an image. only_here: the next lab has to import it again."""
         say(f"importing image {archive.name} ...")
+        if only_here:
+            # What it replaces is collected, and the kept catalogue would go on naming that.
+            self._images_only.unlink(missing_ok=True)
         run(self._ctr("images", "import", str(archive.path)), timeout_s=_IMPORT_S, env=self._env)
         notes = self._only_here if only_here else self._imported
         notes.mkdir(parents=True, exist_ok=True)

@@ -18,12 +18,13 @@ from fde_ray.sandbox.packing import image_files
 
 from .building import Say
 from .layout import SOURCES, Layout, image
-from .machine import IMAGE_TOOLS, check_root, check_tools
+from .machine import check_root, lacking_for_images
 from .modules import TABLE, build_folder
+from .providing import provide
 
 SUITE = "bookworm"
 PACKAGES = ("bash", "ca-certificates", "iproute2", "netcat-openbsd", "procps", "python3", "wget")
-_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+_SCRATCH = ".image-"
 _RECIPES = SOURCES / "images"
 _OF_RUNS = SOURCES.parents[1] / "sandbox_images"
 
@@ -41,7 +42,9 @@ class Image(NamedTuple):
 def make_images(layout: Layout, say: Say, names: Sequence[str] = ()) -> None:
     """Make what is missing or older than its recipe; only the named ones when there are names."""
     check_root()
-    check_tools(IMAGE_TOOLS, [] if _KEYRING.exists() else ["debian-archive-keyring"])
+    provide(lacking_for_images, say)
+    for cut_off in layout.cache.glob(f"{_SCRATCH}*"):
+        shutil.rmtree(cut_off, ignore_errors=True)
     keys: dict[str, str] = {}
     for each in _table(layout):
         keys[each.name] = _key(each, keys)
@@ -50,7 +53,7 @@ def make_images(layout: Layout, say: Say, names: Sequence[str] = ()) -> None:
         if _is_made(layout, each.name, keys[each.name]):
             say(f"image {each.name} is there")
             continue
-        say(f"making image {each.name} ...")
+        say(f"making image {each.name} ..." + " (two minutes)" * (each.name == "base"))
         _make(layout, each, keys[each.name])
     say(f"images ready in {layout.images}")
 
@@ -84,7 +87,7 @@ def _is_made(layout: Layout, name: str, key: str) -> bool:
 def _make(layout: Layout, each: Image, key: str) -> None:
     layout.images.mkdir(parents=True, exist_ok=True)
     archive = layout.images / f"{each.name}.tar"
-    with tempfile.TemporaryDirectory(dir=layout.cache, prefix=".image-") as scratch:
+    with tempfile.TemporaryDirectory(dir=layout.cache, prefix=_SCRATCH) as scratch:
         context = Path(scratch) / "context"
         shutil.copytree(each.recipes / each.name, context)
         for name, data in each.files.items():
@@ -106,7 +109,8 @@ def _make(layout: Layout, each: Image, key: str) -> None:
 
 def _bootstrap(target: Path) -> None:
     include = f"--include={','.join(PACKAGES)}"
-    _run(["mmdebstrap", "--quiet", "--variant=minbase", include, SUITE, str(target)])
+    patience = '--aptopt=Acquire::Retries "5"'
+    _run(["mmdebstrap", "--quiet", "--variant=minbase", patience, include, SUITE, str(target)])
 
 
 def _buildah(layout: Layout, scratch: str, words: Sequence[str]) -> None:

@@ -18,29 +18,29 @@ from .containers import Store, archives
 from .daemons import Daemon, daemons
 from .fence import entering, holder, missing_folders, raise_fence, run
 from .layout import NAME, Layout
-from .machine import check_for_running, check_root
+from .machine import SYSTEM_PATH, check_layers, check_room, check_root, lacking_for_running
 from .modules import TABLE, build_folder, missing_modules
 from .network import Network, chosen_network, used_networks
 from .objects import as_list, first_objects
 from .processes import PidRecord, last_lines, lives, read_record, spawn, write_record
+from .providing import provide
 from .rendering import NODE, files, kubeconfig
 from .state import LabState, locked, read_state, write_state
 
-SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _READY_S = 120.0
 _POLICY_CHAIN = "KUBE-ROUTER-FORWARD"
 
 
 def bring_up(layout: Layout, say: Say) -> None:
     """Start whatever does not run yet and return when pods can run under network policies."""
-    _check(layout)
+    _check(layout, say)
     with locked(layout):
         Lab(layout, _state(layout, say)).bring_up(say)
 
 
 def unpack_images(layout: Layout, say: Say) -> None:
     """Import new images: into the lab that is up, else so that the next one need not wait."""
-    _check(layout)
+    _check(layout, say)
     with locked(layout):
         if not Store(layout, [], {}).missing():
             return
@@ -167,9 +167,9 @@ class Lab:
             time.sleep(0.1)
 
 
-def _check(layout: Layout) -> None:
+def _check(layout: Layout, say: Say) -> None:
     check_root()
-    check_for_running()
+    provide(lacking_for_running, say)
     if missing := missing_modules(layout.builds):
         names = ", ".join(module.name for module in missing)
         raise UserError(f"not built yet: {names}. Run `make lab-build` (25 minutes when cold)")
@@ -186,6 +186,8 @@ def _state(layout: Layout, say: Say) -> LabState:
         say("a lab ended without being taken down; clearing what is left of it")
         lowering.clear(layout, state)
     _refuse_occupied()
+    check_room(layout.home, layout.cache)
+    check_layers(layout.cache)
     state = LabState(block=chosen_network(used_networks()).block, made=missing_folders())
     write_state(layout, state)
     return state

@@ -115,8 +115,8 @@ def kubelet(layout: Layout, network: Network) -> str:
             "serializeImagePulls": False,
             "evictionHard": {
                 "memory.available": "200Mi",
-                "nodefs.available": "2%",
-                "imagefs.available": "2%",
+                "nodefs.available": "500Mi",
+                "imagefs.available": "500Mi",
             },
             "imageGCHighThresholdPercent": 100,
             "imageGCLowThresholdPercent": 99,

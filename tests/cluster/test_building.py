@@ -16,6 +16,8 @@ GO = """#!/bin/sh
 echo "$@" >> "$GO_CALLS"
 [ "$1" = mod ] && { mkdir -p vendor/lib && echo original > vendor/lib/a.go; exit 0; }
 while [ "$1" != -o ]; do shift; done
+[ -n "$GO_FLAKY" ] && [ ! -e "$GO_CALLS.again" ] && {
+    : > "$GO_CALLS.again"; echo "Get: dial tcp: i/o timeout" >&2; exit 1; }
 case $3 in *broken) echo "main.go:1: no such thing" >&2; exit 1;; esac
 echo some/package >&2
 cat vendor/lib/a.go > "$2" 2>/dev/null || echo built > "$2"
@@ -68,6 +70,41 @@ def test_finished_modules_are_not_built_again(
     use(monkeypatch, good, bad)
     build_all(tmp_path / "builds", lambda text: None)
     assert len(calls.read_text().splitlines()) == 3
+
+
+def test_trouble_of_the_network_is_tried_again(
+    calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, Module("a", {"one": "."}))
+    monkeypatch.setenv("GO_FLAKY", "1")
+    monkeypatch.setattr(building, "PAUSE_S", 0.0)
+    said: list[str] = []
+    build_all(tmp_path / "builds", said.append)
+    assert len(calls.read_text().splitlines()) == 2
+    assert any("once more" in line and "i/o timeout" in line for line in said)
+
+
+def test_long_step_tells_that_it_goes_on(
+    calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = GO.replace("echo some/package >&2", "echo some/package >&2; sleep 0.3")
+    (tmp_path / "bin" / "go").write_text(slow)
+    use(monkeypatch, Module("a", {"one": "."}))
+    monkeypatch.setattr(building, "TELL_EVERY_S", 0.05)
+    said: list[str] = []
+    build_all(tmp_path / "builds", said.append)
+    assert any(line.startswith("[1/1] one 1 packages compiled, ") for line in said)
+
+
+def test_go_from_elsewhere_is_used_when_it_is_given(
+    calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, Module("a", {"one": "."}))
+    other = tmp_path / "other" / "go"
+    other.parent.mkdir()
+    (tmp_path / "bin" / "go").rename(other)
+    build_all(tmp_path / "builds", lambda text: None, str(other))
+    assert calls.read_text().startswith("build ")
 
 
 def test_failed_build_leaves_nothing_half_made(

@@ -10,7 +10,7 @@ from cluster.lab import cgroups
 from cluster.lab.layout import NAME
 from fde_ray.model.errors import UserError
 
-V1 = ("cpu", "memory", "pids", "systemd")
+V1 = ("cpu", "cpuset", "memory", "pids", "systemd")
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def v1(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def v2(tmp_path: Path) -> Path:
-    (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
+    (tmp_path / "cgroup.controllers").write_text("cpu cpuset memory pids\n")
     (tmp_path / NAME).mkdir()
-    (tmp_path / NAME / "cgroup.controllers").write_text("cpu memory pids\n")
+    (tmp_path / NAME / "cgroup.controllers").write_text("cpu cpuset memory pids\n")
     return tmp_path
 
 
@@ -47,6 +47,28 @@ def test_version_2_has_one_group_with_every_controller(v2: Path) -> None:
 def test_machine_without_control_groups_is_told_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="mount them"):
         cgroups.make_groups(tmp_path)
+
+
+def test_controller_of_version_1_that_is_not_mounted_is_named(v1: Path) -> None:
+    (v1 / "memory" / "cgroup.procs").unlink()
+    (v1 / "memory").rmdir()
+    with pytest.raises(UserError, match="no control group for memory can be had"):
+        cgroups.make_groups(v1)
+
+
+def test_controllers_that_version_2_does_not_hand_down_are_named(v2: Path) -> None:
+    (v2 / NAME / "cgroup.controllers").write_text("memory pids\n")
+    with pytest.raises(UserError, match="no control group for cpu, cpuset can be had"):
+        cgroups.make_groups(v2)
+
+
+def test_groups_that_cannot_be_written_are_told(v1: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, **_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(UserError, match=r"\(Read-only file system\): the lab needs a machine"):
+        cgroups.make_groups(v1)
 
 
 def test_members_are_all_processes_below_the_groups_once_each(v1: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,18 @@ def test_image_of_a_running_lab_is_new_to_the_next_one(own: Layout) -> None:
     assert Store(own, [], {}).missing() == []
     (only_here / "pause").unlink()
     assert [archive.name for archive in Store(own, [], {}).missing()] == ["pause"]
+
+
+def test_image_that_replaces_another_in_a_running_lab_ends_the_kept_catalogue(
+    own: Layout, catalogue: Path
+) -> None:
+    """The other's layers are collected: a catalogue that names them would start no pod."""
+    (own.images / "run.key").write_text("new")
+    store = Store(own, ["true"], {})
+    store.keep_catalogue()
+    (archive,) = archives(own)
+    store.add(archive, lambda text: None, only_here=True)
+    assert store.missing() == []
+    shutil.rmtree(own.home)
+    Store(own, [], {}).reset()
+    assert [each.name for each in Store(own, [], {}).missing()] == ["run"]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from cluster.lab.__main__ import main
-from cluster.lab.layout import find_layout
+from cluster.lab.layout import Layout, find_layout
 from cluster.lab.report import DaemonStatus, LabStatus, table
-from cluster.lab.state import LabState, read_state, write_state
+from cluster.lab.state import LabState, locked, read_state, write_state
 from fde_ray.model.errors import UserError
 
 
@@ -89,3 +91,39 @@ def test_state_that_cannot_be_read_says_what_to_run(own_folders: Path, content: 
     (home / "state.json").write_bytes(content)
     with pytest.raises(UserError, match="lab-down"):
         read_state(find_layout({"FDE_RAY_LAB_HOME": str(home)}))
+
+
+def test_command_that_waits_for_another_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    layout = find_layout(os.environ)
+    with ThreadPoolExecutor(1) as pool:
+        with locked(layout):
+            waiting = pool.submit(_lock_and_go, layout)
+            told = _until_told(capsys)
+        waiting.result(timeout=10)
+    assert "another command holds" in told
+
+
+def _lock_and_go(layout: Layout) -> None:
+    with locked(layout):
+        pass
+
+
+def _until_told(capsys: pytest.CaptureFixture[str]) -> str:
+    give_up = time.monotonic() + 10
+    told = ""
+    while not told and time.monotonic() < give_up:
+        told = capsys.readouterr().err
+        time.sleep(0.01)
+    return told
+
+
+def test_disk_that_cannot_be_written_is_one_line(
+    own_folders: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (own_folders / "cache").write_text("a file where the folder should be")
+    assert main(["build"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("lab: [Errno 20] Not a directory")
+    assert len(told.splitlines()) == 1
