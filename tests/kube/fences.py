@@ -36,6 +36,12 @@ def settings(**more: Any) -> FenceSettings:
     return FenceSettings.model_validate(keys | more)
 
 
+def have_priority_classes(kubectl: Kubectl) -> None:
+    """Have what every run pod names, fence or no fence; fences leave it to each other."""
+    shared = [each for each in fence_objects(settings()) if each["kind"] in _SHARED]
+    kubectl.run("apply", "--server-side", "-f", "-", text=as_yaml(shared))
+
+
 @contextmanager
 def applied(
     kubectl: Kubectl, chosen: FenceSettings, but: frozenset[str] = frozenset()

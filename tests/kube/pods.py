@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from cluster.lab.layout import image
 
 Object = dict[str, Any]
 
 RUNNER = image("runner")
 RUNTIMES = ("runc", "gvisor")
+MOSTLY_GVISOR = (pytest.param("runc", marks=pytest.mark.slow), "gvisor")
+"""Both too, but for the short form of the tests, which has the one that holds agents in earnest."""
 
 
 def container(name: str, script: str, *, memory: str = "256Mi", **more: Any) -> Object:

@@ -21,7 +21,7 @@ from fde_ray.sandbox.kubernetes.backend import KubernetesSandbox, opened_kuberne
 from fde_ray.sandbox.kubernetes.pods import Surroundings, run_pod
 from fde_ray.sandbox.records import MountPoint, PodHandle, SessionStart
 from tests.kube.kubectl import Kubectl
-from tests.kube.pods import RUNTIMES
+from tests.kube.pods import MOSTLY_GVISOR
 
 pytestmark = pytest.mark.kube
 
@@ -157,7 +157,7 @@ def opening(kubectl: Kubectl, namespace: str, layout: Layout) -> Opening:
     return opened
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", MOSTLY_GVISOR)
 async def test_a_session_begins_is_found_again_and_goes(opening: Opening, runtime: str) -> None:
     async with opening(runtime) as first:
         handle = await first.sandbox.start(session())
@@ -217,7 +217,7 @@ async def test_memory_of_a_whole_pod_that_is_used_up_is_the_agents(opening: Open
         assert await cluster.over(handle) is FailureKind.AGENT_RESOURCE
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", MOSTLY_GVISOR)
 async def test_a_disk_that_is_used_up_is_the_agents_and_ends_the_pod(
     opening: Opening, runtime: str
 ) -> None:

@@ -17,21 +17,16 @@ from fde_ray.model.kubernetes import KubernetesProfile
 from fde_ray.sandbox.kubernetes.backend import opened_kubernetes
 from tests.kube.commands import lab_command
 from tests.kube.kubectl import Kubectl, until
+from tests.kube.nodes import SIMULATED, own_node
 from tests.kube.test_backend import Cluster, Object, programs
 
 pytestmark = pytest.mark.kube
 
-SIMULATED = "fde-ray.lab/simulated"
-
 
 @pytest.fixture
 def simulated_node(kubectl: Kubectl) -> Iterator[str]:
-    """A node that runs nothing, and says that it does."""
-    found = json.loads(kubectl.run("get", "nodes", "-l", SIMULATED, "-o", "json"))
-    before = len(found["items"])
-    assert lab_command("nodes", str(max(before, 1))).returncode == 0
-    yield "sim-0000"
-    assert lab_command("nodes", str(before)).returncode == 0
+    with own_node(kubectl, cpu="64") as name:
+        yield name
 
 
 @pytest.fixture
@@ -69,10 +64,12 @@ async def opened(
         yield Cluster(sandbox, profile, kubectl)
 
 
-ON_SIMULATED = {
-    "node_selector": {SIMULATED: "true"},
-    "tolerations": [{"key": SIMULATED, "operator": "Exists"}],
-}
+def on(node: str) -> dict[str, Any]:
+    """Return the keys of a profile whose pods go to a simulated node."""
+    return {
+        "node_selector": {"kubernetes.io/hostname": node},
+        "tolerations": [{"key": SIMULATED, "operator": "Exists"}],
+    }
 
 
 async def test_a_pod_that_gives_way_to_a_hurried_one_is_infra(
@@ -81,21 +78,15 @@ async def test_a_pod_that_gives_way_to_a_hurried_one_is_infra(
     node = json.loads(kubectl.run("get", "node", simulated_node, "-o", "json"))
     whole = node["status"]["allocatable"]["cpu"]
 
-    def on_that_node(pod: Object) -> None:
-        programs()(pod)
-        pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": simulated_node}
-
-    async with opened(kubectl, namespace, layout, **ON_SIMULATED) as cluster:
-        handle = await cluster.begun(on_that_node)
+    async with opened(kubectl, namespace, layout, **on(simulated_node)) as cluster:
+        handle = await cluster.begun(programs())
         built = await cluster.pod(handle)
         assert built["spec"]["preemptionPolicy"] == "Never"
         rival = {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": "rival", "namespace": namespace},
-            "spec": built["spec"]
-            | {"priorityClassName": hurried}
-            | {"nodeSelector": {"kubernetes.io/hostname": simulated_node}},
+            "spec": built["spec"] | {"priorityClassName": hurried},
         }
         for key in ("nodeName", "priority", "preemptionPolicy"):
             rival["spec"].pop(key, None)
@@ -122,7 +113,7 @@ async def test_an_eviction_is_told_by_its_words_even_behind_a_success(
     message: str,
     kind: str,
 ) -> None:
-    async with opened(kubectl, namespace, layout, **ON_SIMULATED) as cluster:
+    async with opened(kubectl, namespace, layout, **on(simulated_node)) as cluster:
         handle = await cluster.begun(programs())
         status = {"status": {"phase": phase, "reason": "Evicted", "message": message}}
         patch = ("patch", "pod", handle.name, "--subresource=status", "--type=merge")
@@ -173,6 +164,7 @@ async def test_a_node_that_is_gone_frees_its_pods_after_a_bound(
         assert await cluster.pods() == []
 
 
+@pytest.mark.alone
 async def test_a_node_whose_kubelet_is_silent_frees_its_pods_after_a_bound(
     kubectl: Kubectl, namespace: str, layout: Layout
 ) -> None:
@@ -191,6 +183,7 @@ async def test_a_node_whose_kubelet_is_silent_frees_its_pods_after_a_bound(
         until(lambda: kubectl.run(*ready) == "True", 60, "the node")
 
 
+@pytest.mark.alone
 async def test_sessions_go_on_while_the_api_server_is_away(
     kubectl: Kubectl, namespace: str, layout: Layout
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -36,11 +37,25 @@ from tests.sandbox.kubernetes.weaker_pods import (
 pytestmark = pytest.mark.kube
 
 
-@pytest.fixture
-def fence(kubectl: Kubectl) -> Iterator[FenceSettings]:
+@contextmanager
+def standing(kubectl: Kubectl) -> Iterator[FenceSettings]:
     with applied(kubectl, settings()) as chosen:
         until_admission_works(kubectl, weaker(good_pod(chosen.namespace), "hostAliases"))
         kubectl.run("create", "serviceaccount", OTHER_ACCOUNT, "-n", chosen.namespace)
+        yield chosen
+
+
+@pytest.fixture(scope="module")
+def common_fence(whole_lab: Kubectl) -> Iterator[FenceSettings]:
+    """A fence that no test changes, and that no pod stands in."""
+    with standing(whole_lab) as chosen:
+        yield chosen
+
+
+@pytest.fixture
+def fence(kubectl: Kubectl) -> Iterator[FenceSettings]:
+    """A fence of the test's own."""
+    with standing(kubectl) as chosen:
         yield chosen
 
 
@@ -64,16 +79,19 @@ def test_each_weaker_pod_is_refused_by_its_own_rule(kubectl: Kubectl, fence: Fen
 
 
 def test_whole_fence_takes_run_pods_and_nothing_weaker(
-    kubectl: Kubectl, fence: FenceSettings
+    kubectl: Kubectl, common_fence: FenceSettings
 ) -> None:
-    good = [good_pod(fence.namespace), good_pod(fence.namespace, role="extract", subject="ab12.2")]
-    pods = weaker_pods(fence)
+    good = [
+        good_pod(common_fence.namespace),
+        good_pod(common_fence.namespace, role="extract", subject="ab12.2"),
+    ]
+    pods = weaker_pods(common_fence)
     told = refusals(kubectl, [*good, *pods.values()])
     assert set(told) == {pod["metadata"]["name"] for pod in pods.values()}
 
 
-def test_server_has_no_doubt_about_any_rule(kubectl: Kubectl, fence: FenceSettings) -> None:
-    name = f"fde-ray-pods.{fence.namespace}"
+def test_server_has_no_doubt_about_any_rule(kubectl: Kubectl, common_fence: FenceSettings) -> None:
+    name = f"fde-ray-pods.{common_fence.namespace}"
     found = kubectl.get("default", "validatingadmissionpolicy", name)
     assert found["status"]["observedGeneration"] == found["metadata"]["generation"]
     assert found["status"]["typeChecking"] == {}
@@ -107,8 +125,10 @@ def test_pod_that_is_there_keeps_its_labels_size_and_programs(
     assert "request: resize: " in told
 
 
-def test_canary_is_taken_and_may_be_nothing_else(kubectl: Kubectl, fence: FenceSettings) -> None:
-    profile = KubernetesProfile(namespace=fence.namespace, image=IMAGE, pull="Never")
+def test_canary_is_taken_and_may_be_nothing_else(
+    kubectl: Kubectl, common_fence: FenceSettings
+) -> None:
+    profile = KubernetesProfile(namespace=common_fence.namespace, image=IMAGE, pull="Never")
     bait = decoy("bait", profile)
     seen = lookout("seen", "solve", profile, wanted=["10.0.0.7:1"], forbidden=[], limit_s=5)
     wrong: dict[str, Change] = {
@@ -126,13 +146,15 @@ def test_canary_is_taken_and_may_be_nothing_else(kubectl: Kubectl, fence: FenceS
         change(pod)
     told = refusals(kubectl, [bait, seen, *changed])
     assert set(told) == {name.replace("_", "-") for name in wrong}
-    rules = {rule.name: rule.message for rule in weaknesses(fence)}
+    rules = {rule.name: rule.message for rule in weaknesses(common_fence)}
     rules["environment"] = rules["secret_outside_shim"]
     assert all(told[name.replace("_", "-")].endswith(rules[name]) for name in wrong)
 
 
-def test_pod_that_wants_to_preempt_is_refused(kubectl: Kubectl, fence: FenceSettings) -> None:
-    pod = good_pod(fence.namespace)
+def test_pod_that_wants_to_preempt_is_refused(
+    kubectl: Kubectl, common_fence: FenceSettings
+) -> None:
+    pod = good_pod(common_fence.namespace)
     pod["spec"]["preemptionPolicy"] = "PreemptLowerPriority"
     assert "computed Never" in refusal(kubectl, pod)
 
@@ -145,8 +167,10 @@ def test_pod_of_no_class_of_ours_has_no_quota(kubectl: Kubectl, fence: FenceSett
     until(lambda: exceeded in refusal(kubectl, pod), 20, "the quota to be what refuses it")
 
 
-def test_pod_beyond_the_limits_of_one_is_refused(kubectl: Kubectl, fence: FenceSettings) -> None:
-    told = refusal(kubectl, good_pod(fence.namespace, cpu=17))
+def test_pod_beyond_the_limits_of_one_is_refused(
+    kubectl: Kubectl, common_fence: FenceSettings
+) -> None:
+    told = refusal(kubectl, good_pod(common_fence.namespace, cpu=17))
     assert "maximum cpu usage per Pod is 16" in told
 
 
@@ -160,43 +184,66 @@ def test_fence_may_ask_for_user_namespaces(kubectl: Kubectl) -> None:
 
 MAY = [
     *(f"{verb} pods" for verb in ("create", "get", "list", "watch", "delete")),
-    "get configmaps/fde-ray-owner", "list resourcequotas", "list networkpolicies",
-    "get nodes", "get runtimeclasses.node.k8s.io", "get priorityclasses",
-    "get validatingadmissionpolicies",
+    "get configmaps/fde-ray-owner", "list resourcequotas", "list networkpolicies.networking.k8s.io",
+    "get nodes", "get runtimeclasses.node.k8s.io", "get priorityclasses.scheduling.k8s.io",
+    "get validatingadmissionpolicies.admissionregistration.k8s.io",
 ]  # fmt: skip
 MAY_NOT = [
     "update pods", "patch pods", "deletecollection pods", "create pods/exec", "create pods/attach",
     "create pods/portforward", "get pods/log", "update pods/ephemeralcontainers", "get secrets",
     "list secrets", "create secrets", "get configmaps", "create configmaps",
     "delete configmaps/fde-ray-owner", "create serviceaccounts/token", "impersonate users",
-    "delete networkpolicies", "update resourcequotas", "create rolebindings", "delete namespaces",
-    "delete nodes", "get nodes/proxy", "delete validatingadmissionpolicies",
+    "delete networkpolicies.networking.k8s.io", "update resourcequotas",
+    "create rolebindings.rbac.authorization.k8s.io", "delete namespaces", "delete nodes",
+    "get nodes/proxy", "delete validatingadmissionpolicies.admissionregistration.k8s.io",
 ]  # fmt: skip
 
 
-def allowed(kubectl: Kubectl, account: str, namespace: str, asked: str) -> bool:
-    verb, resource = asked.split()
-    resource, _, part = resource.partition("/")
-    is_name = part.startswith("fde-ray")
-    words = [f"{resource}/{part}"] if is_name else [resource]
-    if part and not is_name:
-        words.append(f"--subresource={part}")
-    who = f"--as=system:serviceaccount:{account}"
-    done = kubectl.attempt("auth", "can-i", verb, *words, "-n", namespace, who)
-    return done.stdout.strip() == "yes"
+def review(account: str, namespace: str, asked: str) -> dict[str, Any]:
+    """Ask whether an account may do this: `verb resource.group/name`, or a part for the name."""
+    verb, what = asked.split()
+    resource, _, rest = what.partition("/")
+    resource, _, group = resource.partition(".")
+    key = "name" if rest.startswith("fde-ray") else "subresource"
+    attributes = {"verb": verb, "resource": resource, "group": group, "namespace": namespace}
+    return {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": f"system:serviceaccount:{account}",
+            "groups": [
+                "system:serviceaccounts",
+                "system:authenticated",
+                f"system:serviceaccounts:{account.partition(':')[0]}",
+            ],
+            "resourceAttributes": attributes | ({key: rest} if rest else {}),
+        },
+    }
 
 
-def test_engine_may_do_what_it_needs_and_no_more(kubectl: Kubectl, fence: FenceSettings) -> None:
+def allowed(kubectl: Kubectl, account: str, namespace: str, *asked: str) -> list[str]:
+    """Return what of it the account may do."""
+    items = [review(account, namespace, one) for one in asked]
+    document = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    said = kubectl.run(
+        "create", "-f", "-", "-o", "jsonpath={.status.allowed}{'\\n'}", text=document
+    )
+    answers = said.split()
+    return [one for one, answer in zip(asked, answers, strict=True) if answer == "true"]
+
+
+def test_engine_may_do_what_it_needs_and_no_more(
+    kubectl: Kubectl, common_fence: FenceSettings
+) -> None:
+    fence = common_fence
     account = f"{fence.engine_namespace}:{fence.engine_account}"
-    assert [one for one in MAY if not allowed(kubectl, account, fence.namespace, one)] == []
-    assert [one for one in MAY_NOT if allowed(kubectl, account, fence.namespace, one)] == []
+    assert allowed(kubectl, account, fence.namespace, *MAY, *MAY_NOT) == MAY
+    elsewhere = [f"{verb} pods" for verb in ("create", "get", "list", "watch", "delete")]
     for namespace in (fence.engine_namespace, "default", "kube-system"):
-        for verb in ("create", "get", "list", "watch", "delete"):
-            assert not allowed(kubectl, account, namespace, f"{verb} pods")
-    assert not allowed(kubectl, account, "default", "get services")
+        assert allowed(kubectl, account, namespace, *elsewhere) == []
+    assert allowed(kubectl, account, "default", "get services") == []
 
 
-def test_account_of_run_pods_may_do_nothing(kubectl: Kubectl, fence: FenceSettings) -> None:
-    account = f"{fence.namespace}:default"
-    everything = [*MAY, *MAY_NOT]
-    assert [one for one in everything if allowed(kubectl, account, fence.namespace, one)] == []
+def test_account_of_run_pods_may_do_nothing(kubectl: Kubectl, common_fence: FenceSettings) -> None:
+    account = f"{common_fence.namespace}:default"
+    assert allowed(kubectl, account, common_fence.namespace, *MAY, *MAY_NOT) == []

@@ -9,30 +9,23 @@ from typing import Any
 
 import pytest
 
-from cluster.lab.objects import simulated_node
 from fde_ray.sandbox.kubernetes.fence import FenceSettings
 from tests.kube.fences import applied, settings, until_admission_works
 from tests.kube.kubectl import Kubectl, phase, until
+from tests.kube.nodes import SIMULATED, own_node
 from tests.sandbox.kubernetes.weaker_pods import good_pod, weaker
 
 pytestmark = pytest.mark.kube
 
 PLACES = 3
 """Pods that the node has room for."""
-SIMULATED = "fde-ray.lab/simulated"
 
 
 @pytest.fixture
 def node(kubectl: Kubectl) -> Iterator[str]:
     """A simulated node for these tests alone; each pod here asks for one core."""
-    node = simulated_node(9000, cpu=str(PLACES))
-    name: str = node["metadata"]["name"]
-    kubectl.create(node)
-    ask = "{.status.conditions[?(@.type=='Ready')].status}"
-    found = ("get", "node", name, "-o", f"jsonpath={ask}")
-    until(lambda: kubectl.attempt(*found).stdout == "True", 30, "the node")
-    yield name
-    kubectl.run("delete", "node", name)
+    with own_node(kubectl, cpu=str(PLACES)) as name:
+        yield name
 
 
 def sized(fence: FenceSettings, number: int, role: Any, node: str) -> dict[str, Any]:

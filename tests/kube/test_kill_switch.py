@@ -7,7 +7,7 @@ import pytest
 from tests.kube.kubectl import Kubectl, ends, phase, until
 from tests.kube.pods import RUNTIMES, container, pod
 
-pytestmark = pytest.mark.kube
+pytestmark = [pytest.mark.kube, pytest.mark.slow]
 
 PORT = 9000
 SHIM = f"""

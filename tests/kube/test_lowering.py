@@ -20,7 +20,7 @@ from tests.kube.commands import lab_command
 from tests.kube.kubectl import Kubectl
 from tests.kube.pods import RUNTIMES, container, pod
 
-pytestmark = pytest.mark.kube
+pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.alone]
 
 SLEEP = "import time\ntime.sleep(600)"
 

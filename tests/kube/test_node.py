@@ -8,7 +8,7 @@ import pytest
 
 from tests.kube.commands import lab_command
 from tests.kube.kubectl import Kubectl, phase, until
-from tests.kube.pods import RUNTIMES, container, pod
+from tests.kube.pods import MOSTLY_GVISOR, container, pod
 
 pytestmark = pytest.mark.kube
 
@@ -24,6 +24,7 @@ def test_node_is_ready_and_server_knows_its_version(kubectl: Kubectl) -> None:
     assert versions["serverVersion"]["gitVersion"] == node["status"]["nodeInfo"]["kubeletVersion"]
 
 
+@pytest.mark.alone
 def test_status_shows_every_part_running(kubectl: Kubectl) -> None:
     done = lab_command("status", "--json")
     found = json.loads(done.stdout)
@@ -31,6 +32,7 @@ def test_status_shows_every_part_running(kubectl: Kubectl) -> None:
     assert all(daemon["pid"] and daemon["memory_mb"] for daemon in found["daemons"])
 
 
+@pytest.mark.alone
 def test_second_up_starts_nothing(kubectl: Kubectl) -> None:
     def pids() -> dict[str, int]:
         found = json.loads(lab_command("status", "--json").stdout)
@@ -41,7 +43,7 @@ def test_second_up_starts_nothing(kubectl: Kubectl) -> None:
     assert pids() == before
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", MOSTLY_GVISOR)
 def test_cluster_names_are_known_and_outside_names_are_not(
     kubectl: Kubectl, namespace: str, runtime: str
 ) -> None:
@@ -57,6 +59,7 @@ def test_cluster_names_are_known_and_outside_names_are_not(
     assert kubectl.logs(namespace, "names").split() == [service, "unknown"]
 
 
+@pytest.mark.alone
 def test_stopped_kubelet_comes_back_and_its_pod_ran_on(kubectl: Kubectl, namespace: str) -> None:
     script = "import time\nfor n in range(600): print(n); time.sleep(0.1)"
     kubectl.create(pod(namespace, "steady", "runc", container("main", script)))

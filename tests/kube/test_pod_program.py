@@ -14,7 +14,7 @@ import pytest
 from cluster.lab.layout import Layout
 from cluster.lab.state import read_state
 from tests.kube.kubectl import Kubectl, Object, ends, phase, until
-from tests.kube.pods import RUNTIMES
+from tests.kube.pods import MOSTLY_GVISOR, RUNTIMES
 from tests.kube.run_pods import agent_end, built, fence, last_word
 from tests.sandbox.fake_plane import LIMITS, MIB, archive, extraction, refusal, runs, says
 from tests.shim.loopback_pod import TcpPlane
@@ -121,7 +121,7 @@ def ended(kubectl: Kubectl, namespace: str, name: str) -> Object:
     return kubectl.ended_pod(namespace, name, START_S)
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", MOSTLY_GVISOR)
 def test_session_goes_from_its_gate_to_its_final_commit(
     kubectl: Kubectl, namespace: str, plane: TcpPlane, start: Callable[[str], str], runtime: str
 ) -> None:
@@ -155,6 +155,7 @@ def test_session_goes_from_its_gate_to_its_final_commit(
     assert "data\ninstruction.md\nx\n1\nscratch" in said
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_agent_that_ignores_every_signal_ends_and_its_workspace_is_collected_whole(
     kubectl: Kubectl, namespace: str, plane: TcpPlane, start: Callable[[str], str], runtime: str
@@ -194,7 +195,7 @@ def freeze(kubectl: Kubectl, namespace: str, name: str, runtime: str) -> None:
     raise AssertionError("the runner was not found")
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", ["runc", pytest.param("gvisor", marks=pytest.mark.slow)])
 def test_memory_of_the_agent_is_its_own_and_what_it_left_is_collected(
     kubectl: Kubectl, namespace: str, plane: TcpPlane, start: Callable[[str], str], runtime: str
 ) -> None:
@@ -225,7 +226,7 @@ def test_memory_of_the_agent_is_its_own_and_what_it_left_is_collected(
         assert kinds == ["agent_resource"]
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", MOSTLY_GVISOR)
 def test_extraction_has_its_command_and_folders_that_it_cannot_change(
     kubectl: Kubectl, namespace: str, plane: TcpPlane, start: Callable[[str], str], runtime: str
 ) -> None:
@@ -244,6 +245,7 @@ def test_extraction_has_its_command_and_folders_that_it_cannot_change(
     assert plane.files(plane.final()) == {b"a": b"1\n"}
 
 
+@pytest.mark.slow
 def test_flood_of_bodies_costs_its_agent_alone(
     kubectl: Kubectl, namespace: str, plane: TcpPlane, start: Callable[[str], str]
 ) -> None:
@@ -258,7 +260,7 @@ def test_flood_of_bodies_costs_its_agent_alone(
     assert "sent 24 left 0" in plane.tool_outputs()
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", MOSTLY_GVISOR)
 def test_deleted_pod_leaves_no_end_and_no_commit(
     kubectl: Kubectl, namespace: str, plane: TcpPlane, start: Callable[[str], str], runtime: str
 ) -> None:

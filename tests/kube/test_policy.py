@@ -52,6 +52,7 @@ def address(kubectl: Kubectl, namespace: str, name: str) -> str:
     return str(kubectl.running_pod(namespace, name)["status"]["podIP"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_default_deny_leaves_one_address_open(
     kubectl: Kubectl, namespace: str, layout: Layout, runtime: str
@@ -96,6 +97,7 @@ def test_default_deny_leaves_one_address_open(
     assert answers(kubectl, namespace, "free") == everything
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_pod_reaches_a_program_on_the_machine(
     kubectl: Kubectl, namespace: str, layout: Layout, runtime: str
@@ -114,8 +116,12 @@ def test_pod_reaches_a_program_on_the_machine(
     assert caller == kubectl.pod(namespace, "caller")["status"]["podIP"]
 
 
+@pytest.mark.alone
 def test_no_pod_reaches_beyond_the_lab(kubectl: Kubectl, namespace: str) -> None:
-    """Not even without a policy: no route leads out of the lab's network."""
+    """Not even without a policy: no route leads out of the lab's network.
+
+    The probes have decoys at such addresses while they run.
+    """
     targets = {"outside": ("198.51.100.7", 80), "metadata": ("169.254.169.254", 80)}
     script = PROBE % json.dumps(targets)
     kubectl.create(pod(namespace, "out", "runc", container("main", script)))

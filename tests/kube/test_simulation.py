@@ -8,7 +8,7 @@ from tests.kube.commands import lab_command
 from tests.kube.kubectl import Kubectl, phase, until
 from tests.kube.pods import simulated_pod
 
-pytestmark = pytest.mark.kube
+pytestmark = [pytest.mark.kube, pytest.mark.slow]
 
 PODS = 200
 

@@ -11,7 +11,7 @@ import pytest
 from cluster.lab.layout import Layout
 from tests.e2e.driving import canonical_results, results, said, started
 from tests.kube.kubectl import Kubectl, phase, until
-from tests.kube.pods import RUNTIMES
+from tests.kube.pods import MOSTLY_GVISOR
 from tests.kube.sweeps import CASES, ENDS_WITHIN_S, SYSTEMS, inline, pods_of, site
 
 pytestmark = pytest.mark.kube
@@ -26,7 +26,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", MOSTLY_GVISOR)
 def test_a_sweep_in_pods_gives_the_same_results(
     kubectl: Kubectl, layout: Layout, tmp_path: Path, undisturbed: dict[str, Any], runtime: str
 ) -> None:
