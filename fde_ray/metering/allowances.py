@@ -142,6 +142,7 @@ class Allowances:
     async def _draw(self, owner: str, purse: Purse, kick: asyncio.Event) -> None:
         """Draw when there is need, and once a second while anything is held; end when idle."""
         try:
+            await kick.wait()  # nothing is held yet: whoever is first to want some says how much
             while True:
                 kick.clear()
                 await self._draw_once(owner, purse)

@@ -93,7 +93,8 @@ class Gate:
     def _bucket(self, per_minute: int | None) -> Bucket | Ration | None:
         if per_minute is None:
             return None
-        return Bucket(per_minute, self._clock.now()) if self._rates is None else Ration()
+        alone = self._rates is None
+        return Bucket(per_minute, self._clock.now()) if alone else Ration(per_minute)
 
     @property
     def counts_tokens(self) -> bool:

@@ -67,7 +67,8 @@ def shared_draw(ask: RateAsk, level: float, at: float, now: float) -> tuple[floa
 class Ration:
     """What was drawn out of a bucket that other processes draw from, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, per_minute: float) -> None:
+        self._per_s = per_minute / 60.0
         self._level = self._used = 0.0
 
     def delay(self, amount: float, now: float) -> float | None:
@@ -79,8 +80,12 @@ class Ration:
         self._used += max(0.0, amount)
 
     def wants(self, waiting: float) -> float:
-        """Return what to draw: for those who wait, and for half as much again as was used."""
-        return waiting + 1.5 * self._used - self._level
+        """Return what to draw: for those who wait, and for half as much again as was used.
+
+        At least what flows in within a second, which is the time to the next draw: the first of
+        many who come at one time draws for all of them.
+        """
+        return max(waiting + 1.5 * self._used, self._per_s) - self._level
 
     def lacks(self, amount: float) -> float:
         return max(0.0, amount - self._level)

@@ -357,6 +357,22 @@ async def test_shared_budget_is_drawn_in_chunks_and_given_back(
     assert await shared.budget("sweep:local/demo") == (spent, 0, 0)
 
 
+async def test_the_first_calls_of_a_shared_budget_are_sent_after_one_draw(
+    shared: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws, drawn = CountedDraws(shared, monkeypatch), list[int]()
+    one = Replica(shared, Hurried(), BudgetPolicy(sweep=10**12))
+
+    def output(_: ChatRequest) -> int:
+        drawn.append(draws.count)
+        return 1
+
+    one.model.output = output
+    assert await settled(*begun(one, 30, max_tokens=100)) == ["sent"] * 30
+    assert (drawn[0], one.waits) == (1, [])
+    await one.chat.aclose()
+
+
 async def test_sweep_user_and_day_stop_what_their_spent_part_forbids(shared: RunStore) -> None:
     for policy, where in (
         (BudgetPolicy(sweep=bound(50)), "sweep"),

@@ -298,6 +298,21 @@ async def test_processes_that_share_a_rate_keep_it_together() -> None:
 
 
 @at_ease
+async def test_the_first_of_a_burst_draws_for_those_who_come_right_behind() -> None:
+    caller = Caller(rpm=6000, tpm=600_000)
+    shared = Shared(caller.clock)
+    caller.gate = Gate(Endpoint(match="acme/*", rpm=6000, tpm=600_000), caller.clock, shared)
+
+    async def later(number: int) -> None:
+        await caller.clock.sleep(number / 1000)
+        await caller.call(f"run-{number}", tokens=50)
+
+    await asyncio.gather(*map(later, range(90)))
+    assert max(at for _, at in caller.went) < 0.2
+    assert (shared.draws, caller.waits) == (1, [])
+
+
+@at_ease
 async def test_models_share_the_gate_of_their_endpoint() -> None:
     clock = LoopClock()
     endpoints = [Endpoint(match="acme/big", rpm=6), Endpoint(match="acme/*", rpm=6)]
