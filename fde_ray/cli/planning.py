@@ -21,7 +21,7 @@ async def show_plan(
 
     UserError when an assumption cannot be read.
     """
-    from fde_ray.engine.controller import Controller
+    from fde_ray.engine.submission import lacking_price, planned
     from fde_ray.metering.forecasts import assumptions, forecast
 
     from .costing import table_of
@@ -30,15 +30,20 @@ async def show_plan(
 
     assumed = assumptions(assume)
     async with system(profile) as runtime:
-        plans = Controller(runtime).plan(spec)
+        plans = planned(runtime, spec)
+        lack = lacking_price(runtime, spec)
         past = await _past(runtime, plans)
         now, host = runtime.clock.now(), profile.compute.host
         expected = forecast(plans, past, assumed, table_of(profile), now, host)
     if json_:
-        emit_json({"runs": [_run(plan) for plan in plans], "forecast": expected.jsonable()})
+        runs = [_run(plan) for plan in plans]
+        emit_json({"runs": runs, "forecast": expected.jsonable(), "would_be_refused": lack})
         return
     _show_groups(expected, spec)
     _show_whole(expected, spec, len(plans))
+    if lack is not None:
+        note(f"sweep submit would refuse this: {lack}")
+        return
     note(f"nothing is stored yet; next: {program()} sweep submit, with the same arguments")
 
 

@@ -20,7 +20,7 @@ from fde_ray.store.runs.sweeps import SweepCancelled
 from .drift import change_of
 from .marks import Marks
 from .runtime import Runtime
-from .submission import Submission, lacking_price, planned, spec_of
+from .submission import Submission, lacking_price, spec_of
 
 log = logging.getLogger(__name__)
 
@@ -77,10 +77,6 @@ class SweepStatus(NamedTuple):
 class Controller:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime, self._store = runtime, runtime.store
-
-    def plan(self, spec: SweepSpec) -> tuple[RunPlan, ...]:
-        """Return the planned runs of a spec; nothing is stored."""
-        return planned(self._runtime, spec)
 
     async def submit(self, spec: SweepSpec) -> bool:
         """Store a sweep and want its runs; False = the same sweep was there before."""

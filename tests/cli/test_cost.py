@@ -118,7 +118,7 @@ def test_the_plan_forecasts_from_past_runs_or_from_what_is_assumed(
         "panel: {models: [offline/a, offline/b, offline/c, offline/d, offline/e]}\n"
     )
     nothing = cli("sweep", "plan", spec)
-    assert "--assume agent=" in nothing.err
+    assert ("--assume agent=" in nothing.err, "refuse" in nothing.err) == (True, False)
     assert cli("sweep", "plan", spec, "--json").json["forecast"]["amount"] is None
     assumed = cli("sweep", "plan", spec, "--assume", "agent=1M-2M/0-100k", "--json").json
     assert assumed["forecast"]["schema"] == "fde_ray.forecast/1"
@@ -134,5 +134,8 @@ def test_the_plan_forecasts_from_past_runs_or_from_what_is_assumed(
     spec.write_text(spec.read_text().replace("zai/glm-5.3", "dashscope/qwen3.8-27b"))
     unpriced = cli("sweep", "plan", spec, "--assume", "agent=1M/10k")
     assert ("model calls: unknown" in unpriced.out, "$0" in unpriced.out) == (True, False)
+    refused = cli("sweep", "submit", spec).err.removeprefix("fde-ray: ").strip()
+    assert f"sweep submit would refuse this: {refused}" in unpriced.err
+    assert cli("sweep", "plan", spec, "--json").json["would_be_refused"] == refused
     past = cli("sweep", "plan", "demo", "--case", "017")
     assert "offline" in past.out
