@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -30,6 +31,10 @@ Verb = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 DEADLINE_S, TRY_S = 60.0, 20.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 8.0
 CLOSE_S = 0.25
+WRITES_AT_ONCE = 16
+"""Hundreds of sessions may start or end together: a server that is asked for all of that at once
+answers nothing in time."""
+_WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _LOST = (aiohttp.ClientError, TimeoutError, OSError)
 
 
@@ -44,6 +49,7 @@ class KubeClient:
         # One reading of rotated credentials for all requests that met a 401.
         self._renewing = asyncio.Lock()
         self._renewals = 0
+        self._places = asyncio.Semaphore(WRITES_AT_ONCE)
 
     @classmethod
     @asynccontextmanager
@@ -91,11 +97,14 @@ class KubeClient:
 
         A request without an answer is made again: callers of POST are ready for `AlreadyExists`.
         """
-        ends_at, number, is_renewed = self._clock.now() + deadline_s, 0, False
+        ends_at, number, is_renewed = math.inf, 0, False
         while True:
             renewals = self._renewals
             try:
-                return await self._once(verb, path, query, body)
+                async with self._places if verb in _WRITES else nullcontext():
+                    # What waited for a place has not waited for the server.
+                    ends_at = min(ends_at, self._clock.now() + deadline_s)
+                    return await self._once(verb, path, query, body)
             except ApiFault as fault:
                 if fault.status == 401 and not is_renewed:
                     is_renewed = True

@@ -123,6 +123,14 @@ class Starter:
         """Wait until the shim has begun, or nobody waits any longer."""
         waits_until, has_node = self._clock.now() + self._profile.schedule_within, False
         while True:
+            # The watch may have told more, and all of it, before our own request was answered.
+            now = self._watch.cache.named(view.name)
+            if now is None or now.uid != view.uid:
+                gone = self._watch.cache.gone(view.uid)
+                if gone is not None and gone.view.has_begun:
+                    raise SandboxError("its pod vanished", FailureKind.POD_LOST)
+                return _Begun(view, is_there=False)
+            view = now
             if view.has_begun:
                 return _Begun(view, is_there=True)
             if is_over(view, self._clock.now()):
@@ -135,13 +143,6 @@ class Starter:
                 trouble = start_trouble(view)
                 raise SandboxError(trouble.detail, trouble.kind)
             await self._watch.changed(view.name, min(left_s, LOOK_S))
-            now = self._watch.cache.named(view.name)
-            if now is None or now.uid != view.uid:
-                gone = self._watch.cache.gone(view.uid)
-                if gone is not None and gone.view.has_begun:
-                    raise SandboxError("its pod vanished", FailureKind.POD_LOST)
-                return _Begun(view, is_there=False)
-            view = now
 
 
 def refuse_stranger(view: PodView, pod: Object) -> None:
