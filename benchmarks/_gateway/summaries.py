@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from benchmarks._tables import aligned
+
 from .rounds import Leg, Load, Memory
 
 OURS, THEIRS, DIRECT = "run_plane", "litellm_proxy", "direct"
@@ -176,18 +178,18 @@ def table(told: Told) -> str:
             blocks.append(_goal(mode, told["ratio"][mode]))
     if told["memory"]:
         rows = [[way, *_cells(of, _MEMORY)] for way, of in told["memory"].items()]
-        blocks.append(_aligned([["memory", *(title for title, _ in _MEMORY)], *rows]))
+        blocks.append(aligned([["memory", *(title for title, _ in _MEMORY)], *rows]))
     return "\n\n".join(filter(None, blocks))
 
 
 def _costs_table(mode: str, ways: Mapping[str, Told]) -> str:
     rows = [[way, *_cells(of, _COLUMNS), str(of["requests"])] for way, of in ways.items()]
-    return _aligned([[mode, *(title for title, _ in _COLUMNS), "requests"], *rows])
+    return aligned([[mode, *(title for title, _ in _COLUMNS), "requests"], *rows])
 
 
 def _cores_table(mode: str, ways: Mapping[str, Told]) -> str:
     rows = [[way, *_cells(of["cores"], _CORES), of["bound_by"]] for way, of in ways.items()]
-    return _aligned([[f"{mode}: cores", *(title for title, _ in _CORES), "bound by"], *rows])
+    return aligned([[f"{mode}: cores", *(title for title, _ in _CORES), "bound by"], *rows])
 
 
 def _reaches(ways: Mapping[str, Told]) -> list[str]:
@@ -216,15 +218,3 @@ def _goal(mode: str, ratio: float | None) -> str:
 
 def _cells(of: Mapping[str, Any], columns: Iterable[tuple[str, str]]) -> list[str]:
     return ["-" if (value := of.get(key)) is None else f"{value:g}" for _, key in columns]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = (
-        "  ".join(
-            cell.ljust(width) if place == 0 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,1 @@
+"""Parts of `benchmarks.pods`: the place in the lab, supervisors, kubelets, and what they cost."""
