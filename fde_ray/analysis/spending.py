@@ -45,7 +45,7 @@ class Session(NamedTuple):
     run_id: str
     grade_id: str | None
     route: int | None
-    role: Literal["solve", "extract"]
+    role: Literal["solve", "extract", "score"]
     number: int
     model: str
     failure: str | None

@@ -26,8 +26,9 @@ from fde_ray.model.states import GradeState, Phase, Role, SolveEnd
 from fde_ray.protocol import coverage, dialogue, votes
 from fde_ray.sandbox.records import SandboxFacts
 from fde_ray.scaffolds import scaffold
-from fde_ray.store.runs import AttemptRow, Epoch, Gradable, GradeRow
+from fde_ray.store.runs import AttemptRole, AttemptRow, Epoch, Gradable, GradeRow
 
+from .box_keeping import BoxKeeper
 from .chronicle import Chronicle
 from .conversation import Conversation, bill_for
 from .marks import Marks
@@ -42,6 +43,7 @@ from .stages import Stages
 
 log = logging.getLogger(__name__)
 
+_OF_GRADES: tuple[AttemptRole, ...] = ("extract", "score")
 NO_FILES = sha256_hex(b"")
 """Tree hash of an empty workspace."""
 
@@ -58,6 +60,7 @@ class Assessor:
         self._runtime, self._store, self._epoch = runtime, runtime.store, epoch
         self._conversation, self._judges = conversation, judges
         self._routes = RouteRunner(runtime, epoch, patrol)
+        self._boxes = BoxKeeper(runtime, epoch, patrol)
         self._sessions = SessionHost(runtime, epoch)
         self._chronicle = Chronicle(runtime.store, runtime.objects, runtime.tenant)
         self._reconciler = Reconciler(runtime, epoch)
@@ -91,10 +94,11 @@ class Assessor:
         await self._given_up(plan, row._replace(failure=kind.value, detail=detail), stages)
 
     async def drop(self, run_id: str, kind: FailureKind, detail: str) -> None:
-        """End the extraction sessions of a run."""
-        for session in await self._store.attempts_of(run_id, "extract"):
-            if session.state != "closed":
-                await self._routes.close(session, kind, detail)
+        """End the grading sessions of a run."""
+        for role in _OF_GRADES:
+            for session in await self._store.attempts_of(run_id, role):
+                if session.state != "closed":
+                    await self._routes.close(session, kind, detail)
 
     async def _tried(self, plan: RunPlan, known: Gradable, stages: Stages) -> bool:
         """Grade once; False = the grade is missing so far and may be tried again."""
@@ -117,7 +121,8 @@ class Assessor:
             await self._sessions.close(attempt, solve_end=attempt.solve_end or SolveEnd.AGENT_ERROR)
         state = dialogue.replay(self._conversation.config(plan), known.events)
         graded = await self._unpacked(plan, attempt, state, folder)
-        routes, chosen = await self._scored(graded, stages)
+        async with self._boxes.during(plan):
+            routes, chosen = await self._scored(graded, stages)
         # Nobody comes back to it once the run is done: a driver that dies then would leave it.
         await _cleared(folder)
         if chosen.grade is GradeState.GRADE_MISSING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from fde_ray.gateway.ports import EvaluateReply
 from fde_ray.grading.extraction import scored_archive
 from fde_ray.grading.scoring import Scorer
+from fde_ray.model.boxes import owner_of
 from fde_ray.model.errors import Refusal, RunFailure
 from fde_ray.model.failures import FailureKind, Fault
 from fde_ray.store.runs import RunStore
@@ -29,7 +30,7 @@ class Evaluations:
         plan = await self._store.plan(session.run_id, session.grade_id)
         case = await self._material.scoring(plan.case_id)
         try:
-            scored = await scored_archive(self._scorer, case, packed)
+            scored = await scored_archive(self._scorer, case, packed, owner_of(subject))
         except RunFailure as error:
             raise refusal_of(error) from error
         first = scored.scored and await self._store.set_first_score(subject, scored.output_sha256)

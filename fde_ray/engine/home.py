@@ -72,7 +72,7 @@ def home_of(profile: Profile, environ: Mapping[str, str]) -> Home:
     return home
 
 
-def plane_address(profile: Profile, home: Home, role: Literal["solve", "extract"]) -> str:
+def plane_address(profile: Profile, home: Home, role: Literal["solve", "extract", "score"]) -> str:
     """Return where sessions of this role reach their plane."""
     if role == "solve":
         return profile.planes.run or f"unix:{home.run_plane}"

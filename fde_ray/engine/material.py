@@ -42,15 +42,21 @@ class Material:
 
     async def keys(self, case_id: str) -> CaseKeys:
         async with self._lock:
-            if case_id not in self._keys:
-                self._keys[case_id] = await self._stored(self._cases[case_id])
-            return self._keys[case_id]
+            return await self._known(case_id)
+
+    async def _known(self, case_id: str) -> CaseKeys:
+        if case_id not in self._keys:
+            self._keys[case_id] = await self._stored(self._cases[case_id])
+        return self._keys[case_id]
 
     async def scoring(self, case_id: str) -> ScoringCase:
         async with self._lock:
             if case_id not in self._scoring:
-                case = self._cases[case_id]
-                self._scoring[case_id] = await asyncio.to_thread(_staged, case, self._scratch)
+                # A box elsewhere reads them from the store.
+                await self._known(case_id)
+                case, tenant = self._cases[case_id], self._tenant
+                staged = await asyncio.to_thread(_staged, case, self._scratch, tenant)
+                self._scoring[case_id] = staged
             return self._scoring[case_id]
 
     async def _stored(self, case: Case) -> CaseKeys:
@@ -80,12 +86,14 @@ def packed_case(case: Case, tenant: str) -> list[PackedArchive]:
     ]
 
 
-def _staged(case: Case, scratch: Path) -> ScoringCase:
+def _staged(case: Case, scratch: Path, tenant: str) -> ScoringCase:
     sealed, visible = sealed_archive(case), visible_archive(case)
     return scoring_case(
         case,
         sealed_dir=_unpacked(sealed, scratch / "cases" / sealed.sha256),
         data_dir=_unpacked(visible, scratch / "cases" / visible.sha256) / "data",
+        sealed_key=layout.case_key(tenant, "sealed", sealed.sha256),
+        visible_key=layout.case_key(tenant, "visible", visible.sha256),
     )
 
 

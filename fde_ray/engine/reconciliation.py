@@ -194,4 +194,4 @@ async def highest_attempt(objects: ObjectStore, tenant: str, run_id: str) -> int
     return max((int(n) for n in numbers if n.isascii() and n.isdigit() and len(n) < 10), default=0)
 
 
-_ROLES: tuple[AttemptRole, ...] = ("solve", "extract")
+_ROLES: tuple[AttemptRole, ...] = ("solve", "extract", "score")

@@ -13,6 +13,7 @@ from fde_ray.grading.extraction import OUTPUT_CAPS, Extraction, extraction_input
 from fde_ray.grading.passthrough import passthrough_route
 from fde_ray.grading.scoring import ScoringCase
 from fde_ray.grading.workspace import Unpacked, unpack_parts
+from fde_ray.model.boxes import box_owner
 from fde_ray.model.errors import EvaluatorFault, RunFailure, SandboxError, StoreError
 from fde_ray.model.failures import FAILURES, FailureKind
 from fde_ray.model.grading import Evaluation, Route
@@ -109,19 +110,19 @@ class RouteRunner:
             self._runtime.cases[graded.plan.case_id].submission_schema,
             graded.summary,
             graded.folder / "passthrough",
-            partial(self._evaluated, case),
+            partial(self._evaluated, case, box_owner(graded.plan.run_id, graded.plan.grade_id)),
             graded.plan.panel.evaluator_exception,
         )
 
-    async def _evaluated(self, case: ScoringCase, output: Path) -> Evaluation:
+    async def _evaluated(self, case: ScoringCase, owner: str, output: Path) -> Evaluation:
         for number in self._tries():
             try:
-                return await self._runtime.scorer.evaluate(case, output)
+                return await self._runtime.scorer.evaluate(case, output, owner=owner)
             except EvaluatorFault as fault:
                 if fault.kind is not FailureKind.GRADER_SANDBOX:
                     raise
                 await self._sandbox_failed(number, fault.detail)
-        return await self._runtime.scorer.evaluate(case, output)
+        return await self._runtime.scorer.evaluate(case, output, owner=owner)
 
     async def _checked(self, check: Callable[[], Awaitable[Route]]) -> Route:
         """Return the route with its vote. A sandbox that fails now costs no route its vote: a
@@ -161,7 +162,14 @@ class RouteRunner:
             graded.workspace,
             plan.panel.evaluator_exception,
             self._runtime.scorer,
+            owner=box_owner(plan.run_id, plan.grade_id),
+            workspace_key=self._workspace_key(graded),
         )
+
+    def _workspace_key(self, graded: Graded) -> str:
+        commit = graded.attempt.commit
+        assert commit is not None
+        return layout.manifest_key(self._runtime.tenant, graded.attempt.subject, commit.snapshot)
 
     async def _session(self, graded: Graded, number: int) -> AttemptRow:
         """Return the try that is under way (a dead driver's), or a new one."""
@@ -186,8 +194,7 @@ class RouteRunner:
         return await self._store.session(subject)
 
     async def _inputs(self, graded: Graded, number: int, subject: str) -> SessionInputs:
-        plan, commit = graded.plan, graded.attempt.commit
-        assert commit is not None
+        plan = graded.plan
         case, keys = (
             self._runtime.cases[plan.case_id],
             await self._runtime.material.keys(plan.case_id),
@@ -201,9 +208,7 @@ class RouteRunner:
             model=plan.panel.models[number],
             limits=extraction_limits(plan),
             archives={
-                "workspace": layout.manifest_key(
-                    self._runtime.tenant, graded.attempt.subject, commit.snapshot
-                ),
+                "workspace": self._workspace_key(graded),
                 "visible": keys.visible,
                 "extract": keys.extract,
             },

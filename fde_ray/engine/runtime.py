@@ -35,6 +35,7 @@ from fde_ray.store.objects import ObjectStore
 from fde_ray.store.objects.opening import opened_objects
 from fde_ray.store.runs import RunStore, StoreLocation
 
+from .boxes import BoxScorer
 from .evaluations import Evaluations
 from .home import Home, home_of
 from .material import Material
@@ -148,9 +149,10 @@ async def opened_runtime(
         )
         stack.push_async_callback(calls.aclose)
         if sandbox is None:
-            sandbox = await stack.enter_async_context(
-                opened_sandbox(profile, home, clock, environ, unsafe=unsafe, driving=driving)
-            )
+            boxes = BoxScorer(store, objects, profile.tenant)
+            stack.push_async_callback(boxes.aclose)
+            opened = partial(opened_sandbox, profile, home, clock, environ, boxes=boxes)
+            sandbox = await stack.enter_async_context(opened(unsafe=unsafe, driving=driving))
         keys = load_keys(profile.tokens, home.root, environ)
         signer = TokenSigner(keys, clock, lifetime_s=profile.tokens.lifetime)
         scorer = Scorer(sandbox)

@@ -11,6 +11,7 @@ from fde_ray.model.profile import Profile, SandboxProfile
 from fde_ray.sandbox.interface import Sandbox
 from fde_ray.sandbox.local import LocalSandbox
 
+from .boxes import BoxScorer
 from .home import Home
 
 
@@ -21,11 +22,12 @@ async def opened_sandbox(
     clock: Clock,
     environ: Mapping[str, str],
     *,
+    boxes: BoxScorer,
     unsafe: bool,
     driving: bool,
 ) -> AsyncIterator[Sandbox]:
-    """Open it, close it at the end. driving: whether sessions are started or looked at here;
-    others reach no cluster."""
+    """Open it, close it at the end. boxes: where programs run if they run in pods. driving: whether
+    sessions are started or looked at here; others reach no cluster."""
     profile = whole.sandbox
     if profile.runtime != "kubernetes" or profile.kubernetes is None:
         yield LocalSandbox(home.sandboxes, profile, unsafe=unsafe)
@@ -34,7 +36,8 @@ async def opened_sandbox(
         raise UserError("--unsafe-no-sandbox and a sandbox of pods exclude each other")
     from fde_ray.sandbox.kubernetes.scoring import ScoringOnly, scorer_of
 
-    scorer = scorer_of(profile.kubernetes, LocalSandbox(home.sandboxes, _here(profile)))
+    here = LocalSandbox(home.sandboxes, _here(profile))
+    scorer = scorer_of(profile.kubernetes, here, boxes)
     if not driving:
         yield ScoringOnly(scorer)
         return

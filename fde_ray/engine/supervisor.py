@@ -303,7 +303,7 @@ class Supervisor:
         return run._replace(phase=to, solve_end=solve_end)
 
 
-_ROLES: tuple[AttemptRole, ...] = ("solve", "extract")
+_ROLES: tuple[AttemptRole, ...] = ("solve", "extract", "score")
 _SOLVING = (Phase.QUEUED, Phase.PROVISIONING, Phase.SOLVING, Phase.COLLECTING)
 _WATCHED = (Phase.SOLVING, Phase.COLLECTING)
 _LEAVES_A_SNAPSHOT = POD_LOSSES | {FailureKind.SHIM_LOST, FailureKind.COLLECTION_FAILED}

@@ -26,6 +26,8 @@ class Action(StrEnum):
     """Exit and events."""
     COLLECT = "collect"
     EVALUATE = "evaluate"
+    SERVE = "serve"
+    """Take programs of a grade, fetch their folders, and tell how they ended."""
     BEAT = "beat"
     """Heartbeat and renewal: always answered, so that a shim learns why it must stop."""
 
@@ -36,6 +38,15 @@ _NEEDS_SOLVE_SCOPE = frozenset(
 _ENDS_WITH_SOLVING = frozenset(
     {Action.READ, Action.START, Action.CALL, Action.EVALUATE, Action.COLLECT}
 )
+
+
+_OF_AGENTS = frozenset(Action) - {Action.SERVE}
+_OF_ROLE = {"score": frozenset({Action.SERVE, Action.START})}
+_SCOPES = {
+    "solve": frozenset({Scope.SOLVE, Scope.COLLECT}),
+    "extract": frozenset({Scope.EXTRACT}),
+    "score": frozenset({Scope.SCORE}),
+}
 
 
 def check(claims: TokenClaims, session: Session | None, action: Action) -> Session:
@@ -51,6 +62,8 @@ def check(claims: TokenClaims, session: Session | None, action: Action) -> Sessi
         raise _refused("replaced", "another shim has taken over this session")
     if action is Action.BEAT:
         return session
+    if action not in _OF_ROLE.get(session.inputs.role, _OF_AGENTS):
+        raise _refused("wrong_scope", f"no such thing for a session of role {session.inputs.role}")
     if not session.live:
         raise _refused("not_live", f"the session is over ({session.stop or 'ended'})")
     if session.committed and action not in (Action.COLLECT, Action.HEAR):
@@ -66,7 +79,7 @@ def check(claims: TokenClaims, session: Session | None, action: Action) -> Sessi
 
 def scope_fits(role: str, scope: Scope) -> bool:
     """Whether a session of this role can have a token of this scope."""
-    return (role == "extract") == (scope is Scope.EXTRACT)
+    return scope in _SCOPES[role]
 
 
 def _is_closed(scope: Scope, action: Action) -> bool:

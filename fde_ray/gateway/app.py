@@ -13,6 +13,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
+from fde_ray.model.boxes import MAX_RESULT_BYTES, BoxResult
 from fde_ray.model.clock import Clock, SystemClock
 from fde_ray.model.errors import Refusal
 from fde_ray.model.failures import Fault
@@ -38,9 +39,10 @@ def run_plane_app(plane: Plane, clock: Clock | None = None) -> FastAPI:
 
 
 def grade_plane_app(plane: Plane, clock: Clock | None = None) -> FastAPI:
-    """Return the app that extraction tries reach: the same routes and the evaluator."""
+    """Return the app that sessions of grades reach: the same routes, the evaluator, and the
+    programs of boxes."""
     routes = PlaneRoutes(plane, clock or SystemClock())
-    return plain_app([*routes.table(), ("POST", "/v1/evaluate", routes.evaluate)])
+    return plain_app([*routes.table(), *routes.grading_table()])
 
 
 def plain_app(table: list[tuple[str, str, Handler]]) -> FastAPI:
@@ -100,6 +102,14 @@ class PlaneRoutes:
             *ModelRoutes(self._plane, self._clock).table(),
         ]
 
+    def grading_table(self) -> list[tuple[str, str, Handler]]:
+        return [
+            ("POST", "/v1/evaluate", self.evaluate),
+            ("GET", "/v1/job", self.next_job),
+            ("GET", "/v1/job/{job_id}/folders/{number}", self.job_folder),
+            ("POST", "/v1/job/{job_id}", self.end_job),
+        ]
+
     async def token(self, request: Request) -> Response:
         wanted = await record_of(request, TokenRequest)
         return json_response(await self._plane.issue_token(wanted))
@@ -133,11 +143,7 @@ class PlaneRoutes:
 
     async def turn_reply(self, request: Request) -> Response:
         bearer, turn_no = bearer_of(request), _number(request, "turn_no")
-        try:
-            wait_s = float(request.query_params.get("wait_s", "0"))
-        except ValueError as error:
-            raise _bad_request("wait_s must be a number of seconds") from error
-        reply = await self._plane.turn_reply(bearer, turn_no, wait_s if wait_s > 0 else 0.0)
+        reply = await self._plane.turn_reply(bearer, turn_no, _wait_s(request))
         return json_response(reply, 200 if reply.status == "done" else 202)
 
     async def exit(self, request: Request) -> Response:
@@ -169,6 +175,22 @@ class PlaneRoutes:
         output = await body_of(request, MAX_EVALUATE_BYTES)
         return json_response(await self._plane.evaluate(bearer, output))
 
+    async def next_job(self, request: Request) -> Response:
+        reply = await self._plane.next_job(bearer_of(request), _wait_s(request))
+        return json_response(reply, 202 if reply.job is None else 200)
+
+    async def job_folder(self, request: Request) -> Response:
+        bearer, number = bearer_of(request), _number(request, "number")
+        chunks = await self._plane.job_folder(bearer, _job_id(request), number)
+        first = await anext(chunks, b"")
+        return StreamingResponse(_resumed(first, chunks), media_type="application/gzip")
+
+    async def end_job(self, request: Request) -> Response:
+        bearer = self._bearer(request)
+        result = await record_of(request, BoxResult, MAX_RESULT_BYTES)
+        await self._plane.end_job(bearer, _job_id(request), result)
+        return json_response({})
+
     def _bearer(self, request: Request) -> str:
         return self._plane.admitted(bearer_of(request))
 
@@ -184,6 +206,21 @@ def _number(request: Request, name: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise _bad_request(f"{name} must be a whole number")
     return int(text)
+
+
+def _wait_s(request: Request) -> float:
+    try:
+        wait_s = float(request.query_params.get("wait_s", "0"))
+    except ValueError as error:
+        raise _bad_request("wait_s must be a number of seconds") from error
+    return wait_s if wait_s > 0 else 0.0
+
+
+def _job_id(request: Request) -> str:
+    text = str(request.path_params["job_id"])
+    if not (text.isascii() and text.isalnum() and len(text) <= 64):
+        raise _bad_request("a program's name has 1 to 64 letters and digits")
+    return text
 
 
 def _bad_request(reason: str) -> Refusal:

@@ -107,6 +107,10 @@ class Collection:
         key = session.inputs.archives.get(name)
         if key is None:
             raise Refusal(404, Fault.AGENT, "no such archive", code="unknown_archive")
+        return await self.stored(key)
+
+    async def stored(self, key: str) -> AsyncIterator[bytes]:
+        """Return the chunks of an archive, or of the one that a manifest names."""
         if not key.endswith(f"/{layout.MANIFEST}"):
             return self._objects.open_read(key)
         commit = Commit.model_validate_json(await self._objects.get(key))

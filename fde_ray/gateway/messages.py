@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fde_ray.model.base import Record
+from fde_ray.model.boxes import BoxJob
 from fde_ray.model.dialogue import NativeEntry
 from fde_ray.model.states import Channel, Scope, SolveEnd
 
@@ -57,6 +58,13 @@ class StartedRequest(Record):
 
 class StartedReply(Record):
     now: float
+
+
+class JobReply(Record):
+    """The next program of a box; none within the time that it waited."""
+
+    job_id: str | None = None
+    job: BoxJob | None = None
 
 
 class Heartbeat(Record):

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from fde_ray.metering.metrics import CallMetrics
 from fde_ray.metering.places import Waiting
 from fde_ray.model.base import sha256_hex
+from fde_ray.model.boxes import BoxResult
 from fde_ray.model.chat import ChatReply
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import Refusal, StoreError
@@ -32,6 +33,7 @@ from fde_ray.store.runs import RunStore
 from fde_ray.store.runs.pauses import GRADING
 
 from .access import Action, check, scope_fits
+from .boxes import BoxJobs
 from .calls import AgentCalls
 from .clocks import SessionClocks
 from .collection import Collection
@@ -40,6 +42,7 @@ from .messages import (
     GateReport,
     Heartbeat,
     HeartbeatReply,
+    JobReply,
     StartedReply,
     StopReason,
     TokenReply,
@@ -103,6 +106,7 @@ class Plane:
         self.open_turns = OpenTurns(store, self.clocks, clock)
         self._turns = Turns(store, self.open_turns, self.clocks, clock)
         self._collection = Collection(store, objects, tenant)
+        self._boxes = BoxJobs(store, self._collection)
         heard = _unheard if metrics is None else partial(metrics.hearing, clock=clock)
         self._calls = AgentCalls(
             calls, self.open_turns, self.clocks, other_models, heard, provider_retries
@@ -276,6 +280,20 @@ class Plane:
             raise Refusal(413, Fault.AGENT, "the output folder is too large", code="too_large")
         return await self._evaluate(session.subject, output)
 
+    # programs of grades
+
+    async def next_job(self, bearer: str, wait_s: float = 20.0) -> JobReply:
+        """Return the next program that a box is to run; the reply is empty after `wait_s`."""
+        return await self._boxes.next((await self._caller(bearer, Action.SERVE)).session, wait_s)
+
+    async def job_folder(self, bearer: str, job_id: str, number: int) -> AsyncIterator[bytes]:
+        session = (await self._caller(bearer, Action.SERVE)).session
+        return await self._boxes.folder(session, job_id, number)
+
+    async def end_job(self, bearer: str, job_id: str, result: BoxResult) -> None:
+        session = (await self._caller(bearer, Action.SERVE)).session
+        await self._boxes.end(session, job_id, result)
+
     # the engine's side
 
     async def breathe(self) -> None:
@@ -287,12 +305,15 @@ class Plane:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._live(), name="breath")
                 group.create_task(self.open_turns.watch(), name="open turns")
+                group.create_task(self._boxes.watch(), name="jobs of boxes")
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
 
     def leave(self) -> None:
-        """Keep nobody waiting for a reply to a turn any more; everything else is served as ever."""
+        """Keep nobody waiting for a reply to a turn, or for a program, any more; everything else
+        is served as ever."""
         self._turns.leave()
+        self._boxes.leave()
 
     async def _live(self) -> None:
         while True:

@@ -36,7 +36,7 @@ class TokenClaims(Record):
 
     sub: str
     run: str
-    role: Literal["solve", "extract"]
+    role: Literal["solve", "extract", "score"]
     scope: Scope
     models: tuple[str, ...]
     exp: int
@@ -75,7 +75,7 @@ class TokenSigner:
         *,
         subject: str,
         run: str,
-        role: Literal["solve", "extract"],
+        role: Literal["solve", "extract", "score"],
         scope: Scope,
         models: tuple[str, ...],
         serial: int,

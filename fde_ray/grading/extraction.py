@@ -28,7 +28,7 @@ from fde_ray.protocol.replies import MalformedReply
 
 from . import provenance as provenance_check
 from .archives import Caps
-from .isolation import Isolation
+from .isolation import Isolation, Owned
 from .scoring import Scorer, ScoringCase, evaluator_line
 from .workspace import tree_hash, unpack_parts
 
@@ -111,8 +111,10 @@ class ScoredOutput(Record):
         return self.exit_code == SCORED
 
 
-async def scored_archive(scorer: Scorer, case: ScoringCase, archive: bytes) -> ScoredOutput:
-    """Evaluate an output folder sent as tar+gzip.
+async def scored_archive(
+    scorer: Scorer, case: ScoringCase, archive: bytes, owner: str | None = None
+) -> ScoredOutput:
+    """Evaluate an output folder sent as tar+gzip. owner: the grade that it is done for.
 
     The extractor learns that the evaluator failed, not how. RunFailure when the archive is unusable
     or the sandbox did not start.
@@ -122,7 +124,7 @@ async def scored_archive(scorer: Scorer, case: ScoringCase, archive: bytes) -> S
         await unpack_parts(_one(archive), folder, OUTPUT_CAPS)
         digest = await asyncio.to_thread(output_hash, folder)
         try:
-            evaluation = await scorer.evaluate(case, folder, digest)
+            evaluation = await scorer.evaluate(case, folder, digest, owner=owner)
         except EvaluatorFault as fault:
             if fault.kind is FailureKind.GRADER_SANDBOX:
                 raise
@@ -243,8 +245,14 @@ class Extraction:
         workspace: Path,
         evaluator_exception: EvaluatorException = "fault",
         scorer: Scorer | None = None,
+        *,
+        owner: str | None = None,
+        workspace_key: str | None = None,
     ) -> None:
-        self._sandbox, self._scorer = sandbox, scorer or Scorer(sandbox)
+        """owner: the grade that programs run for. workspace_key: of the workspace's archive in the
+        object store; None = it is only here."""
+        self._sandbox, self._scorer = Owned(sandbox, owner), scorer or Scorer(sandbox)
+        self._owner, self._workspace_key = owner, workspace_key
         self._case, self._schema, self._workspace = case, schema, workspace
         self._evaluator_exception = evaluator_exception
 
@@ -267,14 +275,21 @@ class Extraction:
         self, facts: RouteFacts, output: Path, report: ExtractionReport
     ) -> RouteFacts:
         found = await provenance_check.check(
-            self._sandbox, self._workspace, output, self._schema, report
+            self._sandbox,
+            self._workspace,
+            output,
+            self._schema,
+            report,
+            workspace_key=self._workspace_key,
         )
         facts = facts.evolve(provenance=found)
         if found.verdict == "rejected":
             return facts
         try:
             return facts.evolve(
-                evaluation=await self._scorer.evaluate(self._case, output, facts.output_sha256)
+                evaluation=await self._scorer.evaluate(
+                    self._case, output, facts.output_sha256, owner=self._owner
+                )
             )
         except EvaluatorFault as fault:
             return facts.evolve(failure=fault.kind, detail=fault.detail)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from fde_ray.sandbox.records import Completed, Once
+from fde_ray.sandbox.records import Completed, Once, StoredFolder
 
 PYTHON = "/usr/bin/python3"
 """The interpreter inside the scoring sandbox."""
@@ -19,20 +20,35 @@ class Isolation(Protocol):
     async def run_once(self, once: Once) -> Completed: ...
 
 
+class Owned:
+    """A sandbox whose programs belong to one grade (`model.boxes.box_owner`)."""
+
+    def __init__(self, sandbox: Isolation, owner: str | None) -> None:
+        self._sandbox, self._owner = sandbox, owner
+
+    async def run_once(self, once: Once) -> Completed:
+        return await self._sandbox.run_once(replace(once, owner=self._owner))
+
+
 def python_once(
     *arguments: str,
     folders: Mapping[str, Path],
+    stored: Mapping[str, StoredFolder] | None = None,
     timeout_s: float,
     memory_bytes: int,
     python: str = PYTHON,
 ) -> Once:
-    """Return one run of an isolated Python that sees `folders` (place inside: path) read-only."""
+    """Return one run of an isolated Python that sees `folders` (place inside: path) read-only.
+
+    stored: those of them that the object store holds, too.
+    """
     return Once(
         argv=(python, "-I", "-B", *arguments),
         mounts=tuple((str(path.resolve()), at, True) for at, path in folders.items()),
         timeout_s=timeout_s,
         memory_bytes=memory_bytes,
         env=dict(ENVIRONMENT),
+        stored=dict(stored or {}),
     )
 
 

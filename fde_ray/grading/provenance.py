@@ -11,15 +11,18 @@ from pydantic import ValidationError
 
 from fde_ray.cases.records import SubmissionSchema
 from fde_ray.model.base import Record
+from fde_ray.model.boxes import BOX_ROOT
 from fde_ray.model.errors import EvaluatorFault, SandboxError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.grading import ExtractionReport, Provenance
-from fde_ray.sandbox.records import Completed
+from fde_ray.sandbox.records import Completed, StoredFolder
 from fde_ray.shim.boxes import ENV_PYTHON
 
 from .isolation import Isolation, python_once, tail
 
-TOOL, JOB, WORKSPACE, OUTPUT = "/check/tool", "/check/job", "/check/workspace", "/check/output"
+TOOL, JOB, WORKSPACE, OUTPUT = (
+    f"{BOX_ROOT}/{name}" for name in ("tool", "job", "workspace", "output")
+)
 JOB_FILE = "job.json"
 MAX_OUTPUT_BYTES = 1 << 18
 _START = (
@@ -40,11 +43,14 @@ async def check(
     schema: SubmissionSchema,
     report: ExtractionReport,
     limits: CheckLimits | None = None,
+    *,
+    workspace_key: str | None = None,
 ) -> Provenance:
     """Return the checker's verdict on `output`.
 
     `unchecked` when the checker could not finish: foreign files must not decide a grade that way.
-    EvaluatorFault(GRADER_SANDBOX) when the sandbox did not start.
+    EvaluatorFault(GRADER_SANDBOX) when the sandbox did not start. workspace_key: of the workspace's
+    archive in the object store; None = it is only here.
     """
     limits = limits or CheckLimits()
     with tempfile.TemporaryDirectory(prefix="fde-check-") as folder:
@@ -59,6 +65,7 @@ async def check(
             },
             timeout_s=limits.timeout_s,
             memory_bytes=limits.memory_bytes,
+            stored={} if workspace_key is None else {WORKSPACE: StoredFolder(workspace_key)},
             # The agent's environment has a reader for Parquet; evaluators never see it.
             python=ENV_PYTHON,
         )

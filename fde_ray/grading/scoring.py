@@ -12,14 +12,15 @@ from pydantic import Field, ValidationError
 
 from fde_ray.cases.records import Case
 from fde_ray.model.base import Record
+from fde_ray.model.boxes import BOX_ROOT
 from fde_ray.model.errors import EvaluatorFault, SandboxError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.grading import Evaluation
-from fde_ray.sandbox.records import Completed
+from fde_ray.sandbox.records import Completed, StoredFolder
 
-from .isolation import Isolation, python_once, tail
+from .isolation import Isolation, Owned, python_once, tail
 
-SEALED, DATA, SUBMISSION = "/grader/sealed", "/grader/data", "/grader/submission"
+SEALED, DATA, SUBMISSION = (f"{BOX_ROOT}/{name}" for name in ("sealed", "data", "submission"))
 SCORED, STRUCTURAL = 0, 3
 MAX_LINE_BYTES = 1 << 20
 MAX_VIOLATIONS = 1_000
@@ -36,9 +37,30 @@ class ScoringCase(Record):
     data_dir: Path
     timeout_s: float = Field(gt=0)
     memory_bytes: int = Field(gt=0)
+    sealed_key: str | None = None
+    """Of the sealed archive in the object store; None = it is only here."""
+    visible_key: str | None = None
+    """Of the visible one, which holds the data."""
+
+    @property
+    def stored(self) -> dict[str, StoredFolder]:
+        """Return what the object store holds of the folders that an evaluator sees."""
+        found = {}
+        if self.sealed_key is not None:
+            found[SEALED] = StoredFolder(self.sealed_key)
+        if self.visible_key is not None:
+            found[DATA] = StoredFolder(self.visible_key, "data")
+        return found
 
 
-def scoring_case(case: Case, *, sealed_dir: Path, data_dir: Path) -> ScoringCase:
+def scoring_case(
+    case: Case,
+    *,
+    sealed_dir: Path,
+    data_dir: Path,
+    sealed_key: str | None = None,
+    visible_key: str | None = None,
+) -> ScoringCase:
     """Return the scoring facts of a case whose sealed and data folders were staged here."""
     return ScoringCase(
         case_id=case.case_id,
@@ -48,6 +70,8 @@ def scoring_case(case: Case, *, sealed_dir: Path, data_dir: Path) -> ScoringCase
         data_dir=data_dir,
         timeout_s=case.limits.eval_s,
         memory_bytes=case.limits.eval_mib << 20,
+        sealed_key=sealed_key,
+        visible_key=visible_key,
     )
 
 
@@ -63,32 +87,41 @@ class Scorer:
         self._known: dict[tuple[str, str], Evaluation] = {}
 
     async def evaluate(
-        self, case: ScoringCase, submission_dir: Path, output_sha256: str | None = None
+        self,
+        case: ScoringCase,
+        submission_dir: Path,
+        output_sha256: str | None = None,
+        *,
+        owner: str | None = None,
     ) -> Evaluation:
         """Return what the evaluator says; EvaluatorFault when it says nothing usable.
 
         output_sha256: hash of all that the evaluator may read there; None = ask it in any case.
+        owner: the grade that it is asked for.
         """
         key = None if output_sha256 is None else (case.scoring_hash, output_sha256)
         if key is not None and key in self._known:
             return self._known[key]
-        evaluation = await self._asked(case, submission_dir)
+        evaluation = await self._asked(case, submission_dir, owner)
         if key is not None:
             if len(self._known) >= REMEMBERED:
                 self._known.pop(next(iter(self._known)))
             self._known[key] = evaluation
         return evaluation
 
-    async def _asked(self, case: ScoringCase, submission_dir: Path) -> Evaluation:
+    async def _asked(
+        self, case: ScoringCase, submission_dir: Path, owner: str | None
+    ) -> Evaluation:
         once = python_once(
             f"{SEALED}/evaluator.py",
             *("--data-dir", DATA, "--submission-dir", SUBMISSION, "--sealed-dir", SEALED),
             folders={SEALED: case.sealed_dir, DATA: case.data_dir, SUBMISSION: submission_dir},
             timeout_s=case.timeout_s,
             memory_bytes=case.memory_bytes,
+            stored=case.stored,
         )
         try:
-            completed = await self._sandbox.run_once(once)
+            completed = await Owned(self._sandbox, owner).run_once(once)
         except SandboxError as error:
             raise EvaluatorFault(FailureKind.GRADER_SANDBOX, error.detail) from error
         return evaluation_of(completed, case)

@@ -59,8 +59,13 @@ class KubernetesProfile(Record):
     before all of these refuse. A plane's own address is left out in its own pods."""
     shim_cpu: float = Field(default=0.25, gt=0, le=16)
     shim_memory: Size = parse_size("256MiB")
-    scoring: Literal["refuse", "local"] = "refuse"
-    """Where evaluators run: local = in a sandbox of the machine that drives, not in a pod."""
+    scoring: Literal["pods", "local", "refuse"] = "pods"
+    """Where evaluators and the checker run: pods = in one pod of their own for each grade; local =
+    in a sandbox of the machine that asks for them, not in a pod."""
+    scoring_cpu: float = Field(default=1.0, gt=0, le=64)
+    """Of a scoring pod's programs; their memory is what the case's evaluator may take."""
+    scoring_idle: Duration = parse_duration("10m")
+    """A scoring pod that nobody asks for so long is ended; the next program has a new one."""
 
     @model_validator(mode="after")
     def _image_is_fixed(self) -> Self:

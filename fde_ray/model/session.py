@@ -1,4 +1,4 @@
-"""A sandbox session: one solving attempt or one extraction try, and what its shim is told.
+"""A sandbox session: a solving attempt, an extraction try or a box for the programs of a grade.
 
 The engine writes `SessionInputs`; the plane serves them verbatim to the shim that proves itself.
 """
@@ -46,7 +46,7 @@ class SessionLimits(Record):
 class SessionInputs(Record):
     format: Literal[1] = 1
     subject: str
-    role: Literal["solve", "extract"]
+    role: Literal["solve", "extract", "score"]
     scaffold: str
     settings: dict[str, str | int | float | bool] = {}
     model: str

@@ -114,3 +114,5 @@ class Scope(StrEnum):
     SOLVE = "solve"
     COLLECT = "collect"
     EXTRACT = "extract"
+    SCORE = "score"
+    """Take programs to run for a grade, and tell how they ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fde_ray.model.boxes import BOX_ROOT
 from fde_ray.model.session import SessionInputs
 
 from .records import MountPoint
@@ -9,6 +10,8 @@ from .records import MountPoint
 
 def mount_points(inputs: SessionInputs) -> tuple[MountPoint, ...]:
     """Return a place for each archive, and for the folders of work that are in none of them."""
+    if inputs.role == "score":
+        return (MountPoint(at=BOX_ROOT, read_only=True),)
     points = {mount.at: mount.read_only for mount in inputs.mounts}
     for at in sorted({inputs.collect, inputs.workdir}):
         if not any(at == other or at.startswith(f"{other}/") for other in points):

@@ -35,9 +35,18 @@ class MountPoint(Record):
     read_only: bool = False
 
 
+@dataclass(frozen=True)
+class StoredFolder:
+    """A folder that the object store holds, too: an archive, or the manifest of one."""
+
+    key: str
+    below: str = ""
+    """The folder inside the archive that is meant; empty = all of it."""
+
+
 class SessionStart(Record):
     subject: str = Field(min_length=1, max_length=300)
-    role: Literal["solve", "extract"]
+    role: Literal["solve", "extract", "score"]
     plane_socket: str
     """Path of the plane's UNIX socket, or `http://host:port`."""
     secret: str = Field(repr=False)
@@ -106,6 +115,10 @@ class Once:
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: str = "/home/agent"
     stdin: bytes = b""
+    owner: str | None = None
+    """`<run>/<grade>` that it runs for; a sandbox with a box for each grade needs it."""
+    stored: Mapping[str, StoredFolder] = field(default_factory=dict)
+    """Path inside -> the same content in the object store, for a sandbox on another machine."""
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from .hosts import Host, NotStarted
+from .hosts import NotStarted
 from .inputs import BadInput, Config, read_config
 from .journal import Busy, Journal, lock_session, start_time, write_last_word
 from .local_host import LocalHost
 from .plane import GivenUp, Plane
 from .pod_host import PodHost
 from .pod_site import TERMINATION_LOG, take_config
+from .serving import BOX, BoxShim
 from .session import Failed, Shim
 from .wire import Refused
 
@@ -43,7 +44,10 @@ def main(argv: list[str]) -> int:
     if "--detach" in argv and _detach(config.dir):
         return 0
     try:
-        return _guarded(config, Journal(config.dir), lambda _: LocalHost(config, site))
+        journal = Journal(config.dir)
+        return _guarded(
+            config, journal, lambda plane: Shim(config, journal, plane, LocalHost(config, site))
+        )
     finally:
         os.close(lock)
 
@@ -58,7 +62,14 @@ def _in_pod() -> int:
     except _RanAlready as error:
         return _break_off(4, "shim_lost", str(error))
     journal = Journal(config.dir, last_word=site.termination_log)
-    return _guarded(config, journal, lambda plane: PodHost(site, plane))
+
+    def program(plane: Plane) -> Shim | BoxShim:
+        host = PodHost(site, plane)
+        if config.role == BOX:
+            return BoxShim(config, journal, plane, host, site.mounts)
+        return Shim(config, journal, plane, host)
+
+    return _guarded(config, journal, program)
 
 
 def _break_off(code: int, kind: str, detail: str) -> int:
@@ -106,13 +117,13 @@ def _own_start() -> int | None:
     return start_time(os.getpid())
 
 
-def _guarded(config: Config, journal: Journal, host: Callable[[Plane], Host]) -> int:
+def _guarded(config: Config, journal: Journal, program: Callable[[Plane], Shim | BoxShim]) -> int:
     """Run the session to its end; its state says what became of it, whatever that is."""
-    shim: Shim | None = None
+    shim: Shim | BoxShim | None = None
     try:
         journal.state(phase="starting", pid=os.getpid(), start_time=_own_start())
         plane = Plane(config.plane, config.subject, config.secret)
-        shim = Shim(config, journal, plane, host(plane))
+        shim = program(plane)
         signal.signal(signal.SIGTERM, lambda *_: shim.abandon())
         shim.run()
     except Failed as error:

@@ -96,6 +96,9 @@ class PodHost:
         return listener
 
     def launch(self, inputs: Inputs, over: threading.Event) -> Launched:
+        return self.launch_runner(over)
+
+    def launch_runner(self, over: threading.Event) -> Launched:
         """Take the one connection; nobody is listened to after it."""
         try:
             control = self._accept(over)

@@ -7,6 +7,9 @@ said upwards is the agent's word. The agent program speaks JSON lines on stdio:
     down  {"type": "start", "prompt", "model", "settings", "max_steps", ...}
           {"type": "message", "text", "answers"}
     up    {"type": "turn", "text", "entries"?}      {"type": "exit", "kind", "detail"?}
+
+In a scoring pod there is no agent: `run` comes down, a program of the grade each time (`programs`),
+and `ran` goes up.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from .agents import AGENTS
 from .boxes import BIN_AT, ENV_AT, base_env
 from .claims import clean_claim
 from .pipes import DirectRelay, PipedRelay, start_thread
+from .programs import Programs
 from .sockets import connect_unix
 from .walls import Walls, oom_kills, set_limits
 
@@ -133,6 +137,7 @@ class Runner:
     def __init__(self, control: Control, relay: Relay, around: Surroundings) -> None:
         self._control, self._relay, self._around = control, relay, around
         self._agent: AgentProcess | None = None
+        self._programs = Programs(is_alone=around.as_pid_1)
         self._has_exit = threading.Event()
         # Held while a child is started, so that the reaper cannot take it before it has an owner.
         self._starting = threading.Lock()
@@ -151,6 +156,8 @@ class Runner:
                 self._start(message)
             elif message["type"] == "message" and self._agent is not None:
                 self._agent.send(message)
+            elif message["type"] == "run" and self._agent is None:
+                self._control.send({"type": "ran", **self._programs.run(message)})
 
     def _start(self, message: dict[str, Any]) -> None:
         around = self._around

@@ -21,13 +21,15 @@ class _Source:
         self.read = read
 
 
-def unpack(read: Callable[[int], bytes], target: str, *, cap_bytes: int) -> int:
+def unpack(read: Callable[[int], bytes], target: str, *, cap_bytes: int, below: str = "") -> int:
     """Unpack a stream into the existing folder `target`; return the number of files.
+
+    below: only what lies below this folder of the archive, without its name.
 
     Modes become 0644/0755 (folders 0755), owners ours. Links, devices, absolute names, `..` and
     names that occur twice raise BadArchive, as does content above `cap_bytes`.
     """
-    left = cap_bytes
+    left, wanted = cap_bytes, _parts(below)
     files = entries = 0
     try:
         source = cast("IO[bytes]", _Source(read))
@@ -39,7 +41,10 @@ def unpack(read: Callable[[int], bytes], target: str, *, cap_bytes: int) -> int:
                 archive.members = []  # type: ignore[attr-defined]  # the stream reader keeps every member otherwise
                 if entries > ENTRY_LIMIT:
                     raise BadArchive("the archive holds too many entries")
-                path = os.path.join(target, *_parts(member.name))
+                parts = _parts(member.name)
+                if below and parts[: len(wanted)] != wanted:
+                    continue
+                path = os.path.join(target, *parts[len(wanted) :])
                 if member.isdir():
                     os.makedirs(path, mode=0o755, exist_ok=True)
                     continue

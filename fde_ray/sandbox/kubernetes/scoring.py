@@ -1,4 +1,4 @@
-"""Where evaluators run while sessions are pods: nowhere, or here if the operator says so.
+"""Where evaluators run while sessions are pods: in pods, or here, or nowhere, as the operator says.
 
 A program on this machine is in a box of its own, but not in a pod: `scoring: local` is a choice.
 """
@@ -28,13 +28,13 @@ class Scorer(Protocol):
 class NoScorer:
     async def run_once(self, once: Once) -> Completed:
         raise SandboxError(
-            "evaluators do not run in pods: set sandbox.kubernetes.scoring to local, and they run "
-            "in a sandbox of the machine that drives"
+            "evaluators are refused here: set sandbox.kubernetes.scoring to pods, or to local, and "
+            "they run in a sandbox of the machine that drives"
         )
 
 
-def scorer_of(profile: KubernetesProfile, here: Scorer) -> Scorer:
-    return here if profile.scoring == "local" else NoScorer()
+def scorer_of(profile: KubernetesProfile, here: Scorer, pods: Scorer) -> Scorer:
+    return {"local": here, "pods": pods, "refuse": NoScorer()}[profile.scoring]
 
 
 class ScoringOnly:

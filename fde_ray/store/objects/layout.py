@@ -77,6 +77,11 @@ def extraction_key(
     return f"{grade_prefix(tenant, run, grade)}extraction/{route}/{sha256}/{name}"
 
 
+def box_key(tenant: str, run: str, grade: str, sha256: str) -> str:
+    """Return where an archive goes that programs of this grade read in their box."""
+    return f"{grade_prefix(tenant, run, grade)}boxes/{sha256}.tar.gz"
+
+
 def judging_key(tenant: str, run: str, grade: str, judge: int | str, sha256: str) -> str:
     return f"{grade_prefix(tenant, run, grade)}judging/{judge}/{sha256}.json"
 

@@ -205,6 +205,11 @@ def _tell_shortened(transaction: Transaction) -> None:
         transaction.raw(statement)
 
 
+def _run_in_boxes(transaction: Transaction) -> None:
+    for statement in grown(10):
+        transaction.raw(statement)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     Migration(1, "create the tables", _create),
     Migration(2, "schedule runs", _schedule),
@@ -215,6 +220,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(7, "know people", _know_people),
     Migration(8, "share rates", _share_rates),
     Migration(9, "tell shortened runs", _tell_shortened),
+    Migration(10, "run programs of grades in boxes", _run_in_boxes),
 )
 
 _VERSION = Statement(select(func.max(schema.migrations.c.version)))

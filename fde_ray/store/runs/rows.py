@@ -13,12 +13,12 @@ from fde_ray.model.session import AgentExit, Commit, SessionInputs
 from fde_ray.model.states import BudgetCut, GradeState, PauseCause, Phase, SolveEnd
 
 SweepState = Literal["running", "paused", "cancelled"]
-AttemptRole = Literal["solve", "extract"]
+AttemptRole = Literal["solve", "extract", "score"]
 AttemptState = Literal["open", "collecting", "committed", "closed"]
 CallState = Literal["started", "finished", "failed", "ambiguous"]
 UNKNOWN_REQUEST = ""
 """`request_hash` of a row that stands for calls which only a lost store knew."""
-InboxKind = Literal["started", "turn", "part", "snapshot", "commit", "exit", "score"]
+InboxKind = Literal["started", "turn", "part", "snapshot", "commit", "exit", "score", "job"]
 
 
 class Epoch(NamedTuple):
@@ -164,7 +164,8 @@ def _cut(solve_end: str | None, recorded: str | None) -> BudgetCut | None:
 
 
 class AttemptRow(NamedTuple):
-    """A session: a solving attempt, or an extraction try (then with grade and route)."""
+    """A session: a solving attempt, an extraction try (with grade and route), or a box for the
+    programs of a grade."""
 
     subject: str
     run_id: str
@@ -276,10 +277,10 @@ class Standing(NamedTuple):
 
     @property
     def live(self) -> bool:
-        """Whether its tokens are good: the run's latest attempt, or an open extraction try."""
+        """Whether its tokens are good: the run's latest attempt, or an open session of a grade."""
         if self.state == "closed" or (self.role == "solve" and self.run_phase.is_terminal):
             return False
-        return self.role == "extract" or self.number == self.run_attempt
+        return self.role != "solve" or self.number == self.run_attempt
 
 
 class RunTask(NamedTuple):

@@ -362,6 +362,22 @@ audit = Table(
     info={"since": 7},
 )
 """What people asked the control-plane to change, and whether they might."""
+box_jobs = Table(
+    "box_jobs",
+    metadata,
+    _key("job_id"),
+    _text("owner"),
+    _time("asked_at"),
+    _time("expires_at"),
+    _optional("taken_by"),
+    _optional("taken_at", Float),
+    _optional("ended_at", Float),
+    _optional("result"),
+    _text("document"),
+    Index("box_jobs_by_owner", "owner", "ended_at", info={"since": 10}),
+    info={"since": 10},
+)
+"""Programs that grades want run in their boxes; forgotten once their askers know how they ended."""
 rates = Table(
     "rates",
     metadata,

@@ -14,6 +14,7 @@ from fde_ray.model.clock import Clock, SystemClock
 from .accounts import Accounts
 from .admission import Admission
 from .asking import Asking
+from .boxes import Boxes
 from .budgets import Budgets
 from .calls import LOOK_WINDOW_S, Calls
 from .database import Database
@@ -72,6 +73,7 @@ class RunStore(
     VitalSigns,
     People,
     Removal,
+    Boxes,
 ):
     """`async with RunStore(path, clock) as store:` opens, migrates and closes.
 
@@ -114,7 +116,7 @@ class RunStore(
     def changed(self) -> Notifier:
         """Topics: ("inbox",), ("turn", subject), ("dialogue", subject), ("session", subject),
         ("call", call_id), ("run", run_id), ("runs",), ("sweeps",), ("granted",),
-        ("holds",)."""
+        ("holds",), ("jobs", owner), ("job", job_id)."""
         return self._db.changed
 
     async def open(self) -> Self:

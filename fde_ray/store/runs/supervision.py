@@ -13,7 +13,7 @@ from fde_ray.model.clock import Clock
 from fde_ray.model.errors import Superseded
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.session import SessionInputs
-from fde_ray.model.states import Phase, SolveEnd
+from fde_ray.model.states import GradeState, Phase, SolveEnd
 from fde_ray.store.errors import RowMissing
 
 from . import schema
@@ -25,7 +25,7 @@ from .rows import AttemptRole, AttemptRow, Epoch, Standing
 from .sweeps import revive
 from .ungraded import void_grades
 
-_R, _A, _S = schema.runs.c, schema.attempts.c, schema.shards.c
+_R, _A, _S, _G = schema.runs.c, schema.attempts.c, schema.shards.c, schema.grades.c
 
 _JOINED = schema.attempts.join(schema.runs, _A.run_id == _R.run_id)
 ATTEMPTS = select(
@@ -65,6 +65,13 @@ _ADD_ATTEMPT = inserting(
     "started_at",
 )
 _KNOWN_ATTEMPT = Statement(select(_A.subject).where(_A.subject == b("subject_")))
+_PENDING = Statement(
+    select(_G.state).where(
+        _G.run_id == b("run_id_"),
+        _G.grade_id == b("grade_id_"),
+        _G.state == GradeState.PENDING.value,
+    )
+)
 _NEXT_ATTEMPT = updating(
     schema.runs,
     _R.run_id == b("run_id_"),
@@ -225,6 +232,24 @@ class Supervision:
             if t.one(_KNOWN_ATTEMPT, subject_=inputs.subject) is not None:
                 raise Superseded(f"{inputs.subject} is open already")
             _add_attempt(t, inputs.subject, run_id, grade_id, route, "extract", number, text, now)
+
+        await self._db.write(change)
+
+    async def open_box(
+        self, run_id: str, grade_id: str, epoch: Epoch, inputs: SessionInputs
+    ) -> None:
+        """Open box `inputs.subject` (`<run>/<grade>/score.<n>`); Superseded if taken, or if the
+        grade is not pending."""
+        text, now = inputs.model_dump_json(), self._clock.now()
+        number = int(inputs.subject.rpartition(".")[2])
+
+        def change(t: Transaction) -> None:
+            check_epoch(t, run_id, epoch)
+            if t.one(_PENDING, run_id_=run_id, grade_id_=grade_id) is None:
+                raise Superseded(f"grade {grade_id} of run {run_id} is not pending")
+            if t.one(_KNOWN_ATTEMPT, subject_=inputs.subject) is not None:
+                raise Superseded(f"{inputs.subject} is open already")
+            _add_attempt(t, inputs.subject, run_id, grade_id, None, "score", number, text, now)
 
         await self._db.write(change)
 

@@ -1,0 +1,94 @@
+"""Programs of grades on their way to boxes: long-polled for, with the folders that they name.
+
+A box gets the folders of the program that it has taken, and no other object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+
+from fde_ray.model.boxes import BoxResult, owner_of
+from fde_ray.model.errors import Refusal, StoreError
+from fde_ray.model.failures import Fault
+from fde_ray.store.errors import KeyMissing
+from fde_ray.store.runs import RunStore, woken
+
+from .collection import Collection
+from .messages import JobReply
+from .ports import Session
+
+log = logging.getLogger(__name__)
+
+LONGEST_WAIT_S = 60.0
+LOOK_EVERY_S = 0.25
+"""How long a program that another process wants may go unseen."""
+LEAVING = ("boxes leaving",)
+
+
+class BoxJobs:
+    def __init__(self, store: RunStore, collection: Collection) -> None:
+        self._store, self._collection = store, collection
+        self._waiting = Counter[str]()
+        self._any = asyncio.Event()
+        self._is_leaving = False
+
+    def leave(self) -> None:
+        """Let those who wait go, now and later: the process is about to end."""
+        self._is_leaving = True
+        self._store.changed.notify([LEAVING])
+
+    async def next(self, session: Session, wait_s: float) -> JobReply:
+        """Return the next program of a box, as soon as there is one.
+
+        The session is not looked at again meanwhile: whoever waits asks anew.
+        """
+        subject, owner = session.subject, owner_of(session.subject)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(max(wait_s, 0.0), LONGEST_WAIT_S)
+        topics = (("jobs", owner), ("session", subject), LEAVING)
+        self._waiting[owner] += 1
+        self._any.set()
+        try:
+            with self._store.changed.watch(*topics) as news:
+                while (taken := await self._store.take_job(subject)) is None:
+                    left = 0.0 if self._is_leaving else deadline - loop.time()
+                    if left <= 0 or (await woken(news, left) and await self._is_over(subject)):
+                        return JobReply()
+                return JobReply(job_id=taken.job_id, job=taken.job)
+        finally:
+            self._waiting -= Counter([owner])
+            if not self._waiting:
+                self._any.clear()
+
+    async def folder(self, session: Session, job_id: str, number: int) -> AsyncIterator[bytes]:
+        """Return the chunks of a folder of a program that this box has taken."""
+        job = await self._store.held_job(session.subject, job_id)
+        if job is None or number >= len(job.folders):
+            raise Refusal(404, Fault.AGENT, "no such folder of a program of yours", code="no_job")
+        key = job.folders[number].key
+        try:
+            return await self._collection.stored(key)
+        except KeyMissing as error:
+            raise Refusal(404, Fault.AGENT, "the folder is gone", code="no_object") from error
+
+    async def end(self, session: Session, job_id: str, result: BoxResult) -> None:
+        if not await self._store.end_job(session.subject, job_id, result):
+            raise Refusal(409, Fault.AGENT, "nobody waits for this program", code="no_job")
+
+    async def watch(self) -> None:
+        """Look for programs that other processes want, until cancelled; for nobody, for none."""
+        while True:
+            await self._any.wait()
+            await asyncio.sleep(LOOK_EVERY_S)
+            try:
+                owners = await self._store.waiting_owners() if self._waiting else frozenset()
+            except StoreError as error:
+                log.warning("jobs_not_seen", extra={"reason": error.detail})
+                continue
+            self._store.changed.notify(("jobs", owner) for owner in owners & set(self._waiting))
+
+    async def _is_over(self, subject: str) -> bool:
+        return not (await self._store.standing(subject)).live

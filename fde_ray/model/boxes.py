@@ -1,0 +1,73 @@
+"""Programs that run for a grade in a box elsewhere: what the box is told, and what it tells.
+
+A job names its folders by objects, so that the box need not share a disk with whoever asks.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Base64Bytes, Field
+
+from .base import Record
+
+BOX_ROOT = "/grader"
+"""All folders of a job lie below it: the one volume of a box, read-only to programs."""
+MAX_KEPT_BYTES = 2 << 20
+"""The most that a job may keep of a program's output, and the most that it may be fed."""
+MAX_RESULT_BYTES = 6 << 20
+"""Of a result as JSON."""
+
+Word = Annotated[str, Field(max_length=100_000)]
+InsidePath = Annotated[str, Field(pattern=r"^/[^\x00]*$", max_length=1000)]
+
+
+class BoxFolder(Record):
+    at: InsidePath
+    key: str = Field(min_length=1, max_length=1000)
+    """Of an archive (tar+gzip), or of the manifest of one."""
+    below: str = Field(default="", max_length=1000)
+    """Only this folder of the archive is meant."""
+
+
+class BoxJob(Record):
+    """One program, as `sandbox.records.Once` describes it."""
+
+    format: Literal[1] = 1
+    argv: tuple[Word, ...] = Field(min_length=1, max_length=1000)
+    env: dict[str, Word] = {}
+    workdir: InsidePath
+    folders: tuple[BoxFolder, ...] = Field(default=(), max_length=32)
+    timeout_s: float = Field(gt=0)
+    memory_bytes: int = Field(gt=0)
+    file_bytes: int = Field(gt=0)
+    stdout_bytes: int = Field(ge=0, le=MAX_KEPT_BYTES)
+    stderr_bytes: int = Field(ge=0, le=MAX_KEPT_BYTES)
+    stdin: Base64Bytes = Field(default=b"", max_length=MAX_KEPT_BYTES)
+
+
+class BoxResult(Record):
+    """How a job ended. `lost`: it did not run, or nobody knows how; `detail` says why."""
+
+    reason: Literal["exit", "timeout", "memory", "output", "lost"]
+    exit_code: int | None = Field(default=None, ge=-255, le=255)
+    """None unless the reason is `exit`."""
+    stdout: Base64Bytes = Field(default=b"", max_length=MAX_KEPT_BYTES)
+    stderr: Base64Bytes = Field(default=b"", max_length=MAX_KEPT_BYTES)
+    duration_s: float = Field(default=0.0, ge=0)
+    detail: str = Field(default="", max_length=500)
+
+
+def box_owner(run_id: str, grade_id: str) -> str:
+    """Return the name under which a grade's programs run."""
+    return f"{run_id}/{grade_id}"
+
+
+def box_subject(owner: str, number: int) -> str:
+    """Return the session of a grade's box; a lost one is followed by the next number."""
+    return f"{owner}/score.{number}"
+
+
+def owner_of(subject: str) -> str:
+    """Return whose programs the box of this session runs."""
+    return subject.rpartition("/")[0]

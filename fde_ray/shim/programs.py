@@ -1,0 +1,232 @@
+"""Runs programs of a grade in the agent's container of a scoring pod, one after the other.
+
+Each is a child in a session of its own, with a clean environment and no descriptor of ours. When it
+ends, so does everything that it has left behind: the next one finds an empty box.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import resource
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from .boxes import ENV_PYTHON, HOME
+from .pod_staging import PYTHON
+from .staging import remove_tree
+from .walls import memory_bytes
+
+SCRATCH = (HOME, "/tmp")  # noqa: S108  (volumes of the pod)
+WATCH_S = 0.1
+DRAIN_S = 2.0
+"""For output of a program that has ended: whatever it left behind is dead."""
+NOT_FOUND, NOT_RUN = 127, 126
+_READ = 64 << 10
+
+
+class Programs:
+    """is_alone: we are PID 1, and every other process of the container is a program's.
+
+    scratch: folders that are emptied after each.
+    """
+
+    def __init__(self, *, is_alone: bool, scratch: Sequence[str] = SCRATCH) -> None:
+        self._is_alone, self._scratch = is_alone, scratch
+
+    def run(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Return how a program ended, in the words of `model.boxes.BoxResult`."""
+        began = time.monotonic()
+        try:
+            process = _started(job)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_RUN
+            return _result("exit", code, b"", str(error).encode(), time.monotonic() - began)
+        output = _Output(process, job)
+        try:
+            reason = self._watched(process, output, job, began + float(job["timeout_s"]))
+        finally:
+            self._end_all(process)
+        output.drain()
+        if reason == "exit" and output.is_over:
+            reason = "output"
+        ended = process.returncode if reason == "exit" else None
+        took = time.monotonic() - began
+        self._empty()
+        return _result(reason, ended, output.kept["out"], output.kept["err"], took)
+
+    def _watched(
+        self, process: subprocess.Popen[bytes], output: _Output, job: dict[str, Any], until: float
+    ) -> str:
+        """Return why the program is over; it may still run unless it is `exit`."""
+        most, own = int(job["memory_bytes"]), memory_bytes() if self._is_alone else 0
+        while True:
+            output.carry(WATCH_S)
+            if self._has_ended(process):
+                return "exit"
+            if output.is_over:
+                return "output"
+            if time.monotonic() > until:
+                return "timeout"
+            used = memory_bytes() - own if self._is_alone else _resident(process.pid)
+            if used > most:
+                return "memory"
+
+    def _has_ended(self, process: subprocess.Popen[bytes]) -> bool:
+        """As PID 1 we inherit orphans: all that have ended are collected."""
+        if not self._is_alone:
+            return process.poll() is not None
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return False
+                if pid == process.pid:
+                    process.returncode = os.waitstatus_to_exitcode(status)
+                    return True
+        return process.returncode is not None
+
+    def _end_all(self, process: subprocess.Popen[bytes]) -> None:
+        if not self._is_alone:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                # Again and again: a program may be forking faster than it is killed.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(-1, signal.SIGKILL)
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == process.pid and process.returncode is None:
+                    process.returncode = os.waitstatus_to_exitcode(status)
+                if pid == 0:
+                    time.sleep(0.002)
+
+    def _empty(self) -> None:
+        for folder in self._scratch:
+            with contextlib.suppress(OSError), os.scandir(folder) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):
+                        _remove(entry)
+
+
+def _started(job: dict[str, Any]) -> subprocess.Popen[bytes]:
+    argv = [str(word) for word in job["argv"]]
+    if argv[0] == ENV_PYTHON and not os.path.exists(ENV_PYTHON):
+        argv[0] = PYTHON
+    largest = int(job["file_bytes"])
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
+
+    return subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={str(name): str(value) for name, value in job["env"].items()},
+        cwd=str(job["workdir"]),
+        start_new_session=True,
+        # No other thread of the runner forks or holds a lock while programs are run.
+        preexec_fn=limited,  # noqa: PLW1509
+    )
+
+
+class _Output:
+    """What a program writes, up to its caps, and what it is fed."""
+
+    def __init__(self, process: subprocess.Popen[bytes], job: dict[str, Any]) -> None:
+        self.kept = {"out": b"", "err": b""}
+        self._caps = {"out": int(job["stdout_bytes"]), "err": int(job["stderr_bytes"])}
+        self.is_over = False
+        """It has written more to its stdout than is kept."""
+        self._fed = memoryview(base64.b64decode(job.get("stdin") or ""))
+        self._selector = selectors.DefaultSelector()
+        for name, stream in (("out", process.stdout), ("err", process.stderr)):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream, selectors.EVENT_READ, name)
+        assert process.stdin is not None
+        os.set_blocking(process.stdin.fileno(), False)
+        self._selector.register(process.stdin, selectors.EVENT_WRITE, "in")
+
+    def carry(self, within_s: float) -> int:
+        """Carry what there is, waiting at most so long; return how many streams had something."""
+        if not self._selector.get_map():
+            time.sleep(within_s)
+            return 0
+        ready = self._selector.select(within_s)
+        for key, _ in ready:
+            is_open = self._feed(key.fileobj) if key.data == "in" else self._take(key)
+            if not is_open:
+                self._selector.unregister(key.fileobj)
+                with contextlib.suppress(OSError):
+                    key.fileobj.close()  # type: ignore[union-attr]
+        return len(ready)
+
+    def drain(self) -> None:
+        """Take what is left of a program that has ended, and close all streams."""
+        end = time.monotonic() + DRAIN_S
+        while self._selector.get_map() and time.monotonic() < end and self.carry(0.1):
+            pass
+        for key in list(self._selector.get_map().values()):
+            with contextlib.suppress(OSError):
+                key.fileobj.close()  # type: ignore[union-attr]
+        self._selector.close()
+
+    def _take(self, key: selectors.SelectorKey) -> bool:
+        try:
+            data = os.read(key.fd, _READ)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        room = self._caps[key.data] - len(self.kept[key.data])
+        self.kept[key.data] += data[:room]
+        if key.data == "out" and len(data) > room:
+            self.is_over = True
+        return bool(data)
+
+    def _feed(self, stream: Any) -> bool:
+        try:
+            self._fed = self._fed[os.write(stream.fileno(), self._fed[:_READ]) :]
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return bool(self._fed)
+
+
+def _resident(pid: int) -> int:
+    with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def _remove(entry: os.DirEntry[str]) -> None:
+    if not entry.is_dir(follow_symlinks=False):
+        os.unlink(entry.path)
+        return
+    for folder, _, _ in os.walk(entry.path):
+        with contextlib.suppress(OSError):
+            os.chmod(folder, 0o700)
+    remove_tree(entry.path)
+
+
+def _result(
+    reason: str, code: int | None, stdout: bytes, stderr: bytes, took_s: float
+) -> dict[str, Any]:
+    return {
+        "reason": reason,
+        "exit_code": code,
+        "stdout": base64.b64encode(stdout).decode(),
+        "stderr": base64.b64encode(stderr).decode(),
+        "duration_s": round(took_s, 6),
+    }
