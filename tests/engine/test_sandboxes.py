@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fde_ray.engine.home import home_of
+from fde_ray.engine.boxes import BoxScorer
+from fde_ray.engine.home import Home, home_of
 from fde_ray.engine.sandboxes import opened_sandbox
-from fde_ray.model.clock import SystemClock
+from fde_ray.model.clock import Clock, SystemClock
 from fde_ray.model.errors import SandboxError, UserError
 from fde_ray.model.profile import Profile
+from fde_ray.sandbox.interface import Sandbox
 from fde_ray.sandbox.kubernetes.backend import KubernetesSandbox
 from fde_ray.sandbox.kubernetes.scoring import ScoringOnly
 from fde_ray.sandbox.local import LocalSandbox
 from fde_ray.sandbox.records import Once
+from fde_ray.store.objects import FolderStore
+from fde_ray.store.runs import RunStore
 from tests.sandbox.kubernetes.fake_api_server import FakeApiServer, ScaledClock
 
 PLANES = {"run": "http://10.0.0.1:80", "grade": "http://10.0.0.1:81"}
@@ -27,12 +33,24 @@ def pods(home: Path, kubeconfig: str = "/nowhere", **more: Any) -> Profile:
     return Profile.model_validate({"home": str(home), "sandbox": sandbox, "planes": PLANES} | more)
 
 
+@asynccontextmanager
+async def opened(
+    profile: Profile, home: Home, clock: Clock, *, unsafe: bool = False, driving: bool = True
+) -> AsyncIterator[Sandbox]:
+    objects = FolderStore(home.objects)
+    async with RunStore(home.database, clock) as store:
+        boxes = BoxScorer(store, objects, profile.tenant)
+        async with opened_sandbox(
+            profile, home, clock, {}, boxes=boxes, unsafe=unsafe, driving=driving
+        ) as sandbox:
+            yield sandbox
+    objects.close()
+
+
 async def test_a_machine_is_the_default(tmp_path: Path) -> None:
     profile = Profile(home=str(tmp_path))
     home = home_of(profile, {})
-    async with opened_sandbox(
-        profile, home, SystemClock(), {}, unsafe=False, driving=True
-    ) as sandbox:
+    async with opened(profile, home, SystemClock()) as sandbox:
         assert isinstance(sandbox, LocalSandbox)
 
 
@@ -41,9 +59,7 @@ async def test_a_driver_of_pods_opens_their_cluster(tmp_path: Path) -> None:
     async with api.running():
         profile = pods(tmp_path, str(api.kubeconfig(tmp_path)))
         home = home_of(profile, {})
-        async with opened_sandbox(
-            profile, home, api.clock, {}, unsafe=False, driving=True
-        ) as sandbox:
+        async with opened(profile, home, api.clock) as sandbox:
             assert isinstance(sandbox, KubernetesSandbox)
             assert (await sandbox.probe()).runtime == "kubernetes"
 
@@ -51,11 +67,9 @@ async def test_a_driver_of_pods_opens_their_cluster(tmp_path: Path) -> None:
 async def test_others_reach_no_cluster(tmp_path: Path) -> None:
     profile = pods(tmp_path)
     home = home_of(profile, {})
-    async with opened_sandbox(
-        profile, home, SystemClock(), {}, unsafe=False, driving=False
-    ) as sandbox:
+    async with opened(profile, home, SystemClock(), driving=False) as sandbox:
         assert isinstance(sandbox, ScoringOnly)
-        with pytest.raises(SandboxError, match="scoring to local"):
+        with pytest.raises(SandboxError, match="belongs to no grade"):
             await sandbox.run_once(Once(argv=("true",)))
 
 
@@ -74,5 +88,5 @@ async def test_what_cannot_be_opened_is_told_in_a_sentence(
     profile = pods(tmp_path, **more)
     home = home_of(profile, {})
     with pytest.raises(UserError, match=said):
-        async with opened_sandbox(profile, home, SystemClock(), {}, unsafe=unsafe, driving=True):
+        async with opened(profile, home, SystemClock(), unsafe=unsafe):
             pass

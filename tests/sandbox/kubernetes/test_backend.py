@@ -287,17 +287,22 @@ async def test_a_kubeconfig_may_be_anything(tmp_path: Path, text: str) -> None:
 
 
 class _Here:
+    def __init__(self, said: bytes = b"here") -> None:
+        self._said = said
+
     async def run_once(self, once: Once) -> Completed:
-        return Completed(0, b"here", b"", "exit")
+        return Completed(0, self._said, b"", "exit")
 
 
 async def test_evaluators_are_refused_unless_they_may_run_here(tmp_path: Path) -> None:
-    local = PROFILE.evolve(scoring="local")
-    with pytest.raises(SandboxError, match="scoring to local"):
-        await scorer_of(PROFILE, _Here()).run_once(ONCE)
-    assert (await scorer_of(local, _Here()).run_once(ONCE)).stdout == b"here"
+    refusing = scorer_of(PROFILE.evolve(scoring="refuse"), _Here(), _Here(b"pods"))
+    with pytest.raises(SandboxError, match="scoring to pods, or to local"):
+        await refusing.run_once(ONCE)
+    for scoring, said in (("local", b"here"), ("pods", b"pods")):
+        scorer = scorer_of(PROFILE.evolve(scoring=scoring), _Here(), _Here(b"pods"))
+        assert (await scorer.run_once(ONCE)).stdout == said
     async with bench(tmp_path) as b:
-        with pytest.raises(SandboxError, match="scoring to local"):
+        with pytest.raises(SandboxError, match="scoring to pods, or to local"):
             await b.sandbox.run_once(ONCE)
 
 

@@ -124,7 +124,7 @@ def test_odd_subjects_have_names_and_labels_that_a_server_takes(subject: str) ->
         ({"image": DIGEST, "forbidden": ["metadata:80"]}, "write ip:port"),
         ({"image": DIGEST, "forbidden": ["10.0.0.1:0"]}, "write ip:port"),
         ({"image": DIGEST, "shim_cpu": 0}, "shim_cpu"),
-        ({"image": DIGEST, "scoring": "pods"}, "scoring"),
+        ({"image": DIGEST, "scoring": "somewhere"}, "scoring"),
         ({}, "image"),
     ],
 )
