@@ -68,9 +68,12 @@ class BoxJobs:
         job = await self._store.held_job(session.subject, job_id)
         if job is None or number >= len(job.folders):
             raise Refusal(404, Fault.AGENT, "no such folder of a program of yours", code="no_job")
-        key = job.folders[number].key
+        return self._chunks(job.folders[number].key)
+
+    async def _chunks(self, key: str) -> AsyncIterator[bytes]:
         try:
-            return await self._collection.stored(key)
+            async for chunk in await self._collection.stored(key):
+                yield chunk
         except KeyMissing as error:
             raise Refusal(404, Fault.AGENT, "the folder is gone", code="no_object") from error
 

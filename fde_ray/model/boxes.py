@@ -5,9 +5,10 @@ A job names its folders by objects, so that the box need not share a disk with w
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import base64
+from typing import Annotated, Any, Literal
 
-from pydantic import Base64Bytes, Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from .base import Record
 
@@ -18,6 +19,22 @@ MAX_KEPT_BYTES = 2 << 20
 MAX_RESULT_BYTES = 6 << 20
 """Of a result as JSON."""
 
+
+def _decoded(value: Any) -> Any:
+    return base64.b64decode(value, validate=True) if isinstance(value, str) else value
+
+
+def _encoded(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+Raw = Annotated[
+    bytes,
+    Field(max_length=MAX_KEPT_BYTES),
+    BeforeValidator(_decoded),
+    PlainSerializer(_encoded, return_type=str, when_used="json"),
+]
+"""Bytes; as JSON in Base64."""
 Word = Annotated[str, Field(max_length=100_000)]
 InsidePath = Annotated[str, Field(pattern=r"^/[^\x00]*$", max_length=1000)]
 
@@ -43,7 +60,7 @@ class BoxJob(Record):
     file_bytes: int = Field(gt=0)
     stdout_bytes: int = Field(ge=0, le=MAX_KEPT_BYTES)
     stderr_bytes: int = Field(ge=0, le=MAX_KEPT_BYTES)
-    stdin: Base64Bytes = Field(default=b"", max_length=MAX_KEPT_BYTES)
+    stdin: Raw = b""
 
 
 class BoxResult(Record):
@@ -52,8 +69,8 @@ class BoxResult(Record):
     reason: Literal["exit", "timeout", "memory", "output", "lost"]
     exit_code: int | None = Field(default=None, ge=-255, le=255)
     """None unless the reason is `exit`."""
-    stdout: Base64Bytes = Field(default=b"", max_length=MAX_KEPT_BYTES)
-    stderr: Base64Bytes = Field(default=b"", max_length=MAX_KEPT_BYTES)
+    stdout: Raw = b""
+    stderr: Raw = b""
     duration_s: float = Field(default=0.0, ge=0)
     detail: str = Field(default="", max_length=500)
 
