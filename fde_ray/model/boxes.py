@@ -16,6 +16,7 @@ BOX_ROOT = "/grader"
 """All folders of a job lie below it: the one volume of a box, read-only to programs."""
 MAX_KEPT_BYTES = 2 << 20
 """The most that a job may keep of a program's output, and the most that it may be fed."""
+MAX_FOLDERS = 32
 MAX_RESULT_BYTES = 6 << 20
 """Of a result as JSON."""
 
@@ -54,7 +55,7 @@ class BoxJob(Record):
     argv: tuple[Word, ...] = Field(min_length=1, max_length=1000)
     env: dict[str, Word] = {}
     workdir: InsidePath
-    folders: tuple[BoxFolder, ...] = Field(default=(), max_length=32)
+    folders: tuple[BoxFolder, ...] = Field(default=(), max_length=MAX_FOLDERS)
     timeout_s: float = Field(gt=0)
     memory_bytes: int = Field(gt=0)
     file_bytes: int = Field(gt=0)

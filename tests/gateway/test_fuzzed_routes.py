@@ -159,5 +159,5 @@ async def test_a_route_refuses_what_it_cannot_serve(
 def test_every_kind_of_app_is_asked() -> None:
     counts = {name: sum(1 for one, _, _ in ROUTES if one == name) for name in APPS}
     assert counts["run"] >= 20
-    assert counts["grade"] == counts["run"] + 1
+    assert counts["grade"] == counts["run"] + 4
     assert counts["control"] >= 8

@@ -7,6 +7,7 @@ from fde_ray.gateway.collection import MAX_EVENT_FILES, MAX_PARTS
 from fde_ray.gateway.messages import (
     Heartbeat,
     HeartbeatReply,
+    JobReply,
     StartedReply,
     StartedRequest,
     TokenReply,
@@ -16,6 +17,7 @@ from fde_ray.gateway.messages import (
 )
 from fde_ray.gateway.ports import EvaluateReply
 from fde_ray.gateway.turns import LONGEST_WAIT_S
+from fde_ray.model.boxes import MAX_FOLDERS, BoxResult
 from fde_ray.model.session import AgentExit, Commit, SessionInputs
 
 from .operations import (
@@ -33,7 +35,13 @@ from .operations import (
     text,
 )
 
+JOB_ID = text("^[0-9A-Za-z]{1,64}$")
 SHA256 = text("^[0-9a-f]{64}$")
+WAIT_S = in_query(
+    "wait_s",
+    {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT_S, "default": 0},
+    "How long to wait for it, in seconds.",
+)
 _TURN_REPLIES = {
     200: Reply("What the agent is told.", {JSON: TurnReply}),
     202: Reply("The turn is kept and has no reply yet.", {JSON: TurnReply}),
@@ -91,11 +99,7 @@ SHIM_OPERATIONS = (
         _TURN_REPLIES,
         parameters=(
             in_path("turn_no", number(0, 999_999_999)),
-            in_query(
-                "wait_s",
-                {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT_S, "default": 0},
-                "How long to wait for it, in seconds.",
-            ),
+            WAIT_S,
         ),
     ),
     Operation(
@@ -141,5 +145,33 @@ GRADING_OPERATIONS = (
         "Run the evaluator on an extractor's output folder.",
         says(EvaluateReply),
         {GZIP: BINARY},
+    ),
+    Operation(
+        "GET",
+        "/v1/job",
+        "next_job",
+        "Wait for the next program that a grade's box is to run.",
+        {
+            200: Reply("A program; the same one until its end is told.", {JSON: JobReply}),
+            202: Reply("There is none so far.", {JSON: JobReply}),
+        },
+        parameters=(WAIT_S,),
+    ),
+    Operation(
+        "GET",
+        "/v1/job/{job_id}/folders/{number}",
+        "job_folder",
+        "Read a folder of a program that the box has taken.",
+        {200: Reply("A tar file, compressed.", {GZIP: BINARY})},
+        parameters=(in_path("job_id", JOB_ID), in_path("number", number(0, MAX_FOLDERS - 1))),
+    ),
+    Operation(
+        "POST",
+        "/v1/job/{job_id}",
+        "end_job",
+        "Tell how a program ended; the first word counts.",
+        DONE,
+        {JSON: BoxResult},
+        parameters=(in_path("job_id", JOB_ID),),
     ),
 )
