@@ -28,7 +28,7 @@ from fde_ray.sandbox.records import SandboxFacts
 from fde_ray.scaffolds import scaffold
 from fde_ray.store.runs import AttemptRole, AttemptRow, Epoch, Gradable, GradeRow
 
-from .box_keeping import BoxKeeper
+from .box_keeping import Box, BoxKeeper
 from .chronicle import Chronicle
 from .conversation import Conversation, bill_for
 from .marks import Marks
@@ -121,8 +121,8 @@ class Assessor:
             await self._sessions.close(attempt, solve_end=attempt.solve_end or SolveEnd.AGENT_ERROR)
         state = dialogue.replay(self._conversation.config(plan), known.events)
         graded = await self._unpacked(plan, attempt, state, folder)
-        async with self._boxes.during(plan):
-            routes, chosen = await self._scored(graded, stages)
+        async with self._boxes.during(plan) as box:
+            routes, chosen = await self._scored(graded, stages, box)
         # Nobody comes back to it once the run is done: a driver that dies then would leave it.
         await _cleared(folder)
         if chosen.grade is GradeState.GRADE_MISSING:
@@ -168,7 +168,7 @@ class Assessor:
         )
 
     async def _scored(
-        self, graded: Graded, stages: Stages
+        self, graded: Graded, stages: Stages, box: Box
     ) -> tuple[tuple[Route, ...], votes.Chosen]:
         """Run routes until the panel stops; nothing delivered needs none."""
         if graded.is_empty:
@@ -182,6 +182,7 @@ class Assessor:
             if passed is not None:
                 routes = await stages.add_route(passed)
         while (number := votes.next_route(routes, panel.panel_stop, len(panel.models))) is not None:
+            await box.up()
             await self._routes.run(graded, number, stages.add_route)
             routes = await stages.routes()
         await stages.enter(Phase.SCORING)

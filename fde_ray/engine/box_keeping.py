@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from fde_ray.grading.provenance import CheckLimits
-from fde_ray.model.boxes import BOX_ROOT, BoxResult, box_owner, box_subject
+from fde_ray.model.boxes import BOX_ROOT, MAX_DETAIL, BoxResult, box_owner, box_subject
 from fde_ray.model.errors import RunFailure, SandboxError, StoreError, Superseded, shortened
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.kubernetes import KubernetesProfile
@@ -23,7 +23,6 @@ from fde_ray.model.session import SessionInputs, SessionLimits
 from fde_ray.model.states import Channel, SolveEnd
 from fde_ray.store.runs import AttemptRow, Epoch, woken
 
-from .patience import Patience
 from .patrol import Patrol
 from .runtime import Runtime
 from .sessions import FORGOTTEN_S, Loss, SessionHost
@@ -37,6 +36,35 @@ HEADROOM_BYTES = 256 << 20
 ROOM_BYTES = 1 << 30
 """For a case's data, a route's output and the checker, beside the workspace."""
 PROCESSES = 256
+RETRY_S = 5.0
+
+
+class Box:
+    """A grade's box as whoever grades sees it."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._is_there = asyncio.Event()
+        self.is_wanted = False
+
+    async def up(self) -> None:
+        """Return once the box is there, or could not be had: the next program is told why.
+
+        An extractor whose verifications wait for a node would use up its own time.
+        """
+        if not self._is_there.is_set():
+            self.is_wanted = True
+            self._wake()
+            await self._is_there.wait()
+
+    def came(self) -> None:
+        self.is_wanted = False
+        self._is_there.set()
+
+    def went(self) -> None:
+        """It is gone, or did not come: nobody waits for this one any more."""
+        self.came()
+        self._is_there.clear()
 
 
 class BoxKeeper:
@@ -46,20 +74,21 @@ class BoxKeeper:
         self._sessions = SessionHost(runtime, epoch)
 
     @asynccontextmanager
-    async def during(self, plan: RunPlan) -> AsyncIterator[None]:
+    async def during(self, plan: RunPlan) -> AsyncIterator[Box]:
         """Have a box for the grade's programs inside the block, where they run in pods.
 
         A driver that is stopped leaves its box to the next one.
         """
-        pods = scoring_pods(self._runtime.profile)
+        pods, owner = scoring_pods(self._runtime.profile), box_owner(plan.run_id, plan.grade_id)
+        box = Box(lambda: self._store.changed.notify([("jobs", owner)]))
         if pods is None:
-            yield
+            box.came()
+            yield box
             return
-        owner = box_owner(plan.run_id, plan.grade_id)
-        keeping = asyncio.create_task(self._keep(plan, owner, pods), name=f"box of {owner}")
+        keeping = asyncio.create_task(self._keep(plan, owner, pods, box), name=f"box of {owner}")
         try:
             try:
-                yield
+                yield box
             finally:
                 keeping.cancel()
                 await asyncio.gather(keeping, return_exceptions=True)
@@ -69,78 +98,102 @@ class BoxKeeper:
         await self._end(plan, owner)
 
     async def _end(self, plan: RunPlan, owner: str) -> None:
-        for box in await self._boxes(plan):
-            if box.state != "closed":
-                await self._sessions.close(box, solve_end=SolveEnd.SUBMITTED)
+        for row in await self._rows(plan):
+            if row.state != "closed":
+                await self._sessions.close(row, solve_end=SolveEnd.SUBMITTED)
         await self._store.forget_jobs(owner)
 
-    async def _keep(self, plan: RunPlan, owner: str, pods: KubernetesProfile) -> None:
-        patience = Patience(self._runtime.clock)
-        with self._store.changed.watch(("jobs", owner), ("session", owner)) as news:
-            while True:
-                try:
-                    if await self._store.has_jobs(owner):
-                        await self._serve(plan, owner, pods)
-                    else:
-                        await woken(news, FORGOTTEN_S)
-                except StoreError as error:
-                    await patience.wait(error)
-                except Superseded as lost:
-                    log.info("box_left", extra={"owner": owner, "reason": str(lost)})
-                    return
-
-    async def _serve(self, plan: RunPlan, owner: str, pods: KubernetesProfile) -> None:
-        """Have a box until it is idle or lost."""
-        box = await self._opened(plan, owner, pods)
+    async def _keep(self, plan: RunPlan, owner: str, pods: KubernetesProfile, box: Box) -> None:
         try:
-            handle = await self._sessions.start(box.inputs)
-            await self._store.record_handle(box.subject, handle)
-        except SandboxError as error:
-            await self._store.refuse_jobs(owner, box.subject, _lost(error.detail))
-            await self._close(box, Loss(error.kind, error.detail))
-            return
-        await self._watched(await self._store.session(box.subject), owner, pods.scoring_idle)
+            with self._store.changed.watch(("jobs", owner), ("session", owner)) as news:
+                while True:
+                    await self._step(plan, owner, pods, box, news)
+        except Superseded as lost:
+            log.info("box_left", extra={"owner": owner, "reason": str(lost)})
+        except Exception:
+            log.exception("box_keeper_broke", extra={"owner": owner})
+        finally:
+            box.went()
 
-    async def _watched(self, box: AttemptRow, owner: str, idle_s: float) -> None:
-        topics = (("session", box.subject), ("jobs", owner), ("session", owner))
-        with self._store.changed.watch(*topics) as news, self._patrol.over(box.subject) as doubts:
+    async def _step(
+        self, plan: RunPlan, owner: str, pods: KubernetesProfile, box: Box, news: asyncio.Event
+    ) -> None:
+        try:
+            if box.is_wanted or await self._has_jobs(plan, owner):
+                await self._serve(plan, owner, pods, box)
+            else:
+                await woken(news, FORGOTTEN_S)
+        except (StoreError, SandboxError) as error:
+            # Whoever grades gives up at its own time, and takes its box along.
+            log.warning("box_not_kept", extra={"owner": owner, "reason": error.detail})
+            await self._runtime.clock.sleep(RETRY_S)
+
+    async def _has_jobs(self, plan: RunPlan, owner: str) -> bool:
+        """Whether programs wait, once those are answered that boxes took which are no more."""
+        if not await self._store.has_jobs(owner):
+            return False
+        for row in await self._rows(plan):
+            if row.state == "closed":
+                await self._store.lose_jobs(row.subject, _lost(row.detail or "its box is gone"))
+        return await self._store.has_jobs(owner)
+
+    async def _serve(self, plan: RunPlan, owner: str, pods: KubernetesProfile, box: Box) -> None:
+        """Have a box until it is idle or lost."""
+        row = await self._opened(plan, owner, pods)
+        try:
+            try:
+                handle = await self._sessions.start(row.inputs)
+                await self._store.record_handle(row.subject, handle)
+            except SandboxError as error:
+                await self._close(row, Loss(error.kind, error.detail))
+                await self._store.refuse_jobs(owner, row.subject, _lost(error.detail))
+                return
+            box.came()
+            await self._watched(await self._store.session(row.subject), owner, pods.scoring_idle)
+        finally:
+            box.went()
+
+    async def _watched(self, row: AttemptRow, owner: str, idle_s: float) -> None:
+        topics = (("session", row.subject), ("jobs", owner), ("session", owner))
+        with self._store.changed.watch(*topics) as news, self._patrol.over(row.subject) as doubts:
             while True:
                 is_heard = await woken(news, idle_s)
                 doubt = doubts.taken()
-                if doubt is not None and (loss := await self._sessions.loss(box, doubt)):
-                    await self._store.lose_jobs(box.subject, await self._answer(box, loss))
-                    await self._close(box, loss)
+                if doubt is not None and (loss := await self._sessions.loss(row, doubt)):
+                    answer = await self._answer(row, loss)
+                    await self._close(row, loss)
+                    await self._store.lose_jobs(row.subject, answer)
                     return
                 if not is_heard and not await self._store.has_jobs(owner):
-                    await self._sessions.close(box, solve_end=SolveEnd.SUBMITTED)
+                    await self._sessions.close(row, solve_end=SolveEnd.SUBMITTED)
                     return
 
-    async def _answer(self, box: AttemptRow, loss: Loss) -> BoxResult:
+    async def _answer(self, row: AttemptRow, loss: Loss) -> BoxResult:
         """A program that used up its box's memory is told so, as if it had been seen in time."""
-        cause = await self._sessions.cause(box._replace(solve_end=SolveEnd.AGENT_ERROR))
+        cause = await self._sessions.cause(row._replace(solve_end=SolveEnd.AGENT_ERROR))
         if cause is not None and cause.kind is FailureKind.AGENT_RESOURCE:
-            return BoxResult(reason="memory", detail=shortened(cause.detail))
+            return BoxResult(reason="memory", detail=shortened(cause.detail)[:MAX_DETAIL])
         return _lost(loss.detail)
 
-    async def _close(self, box: AttemptRow, loss: Loss) -> None:
-        log.warning("box_lost", extra={"subject": box.subject, "reason": loss.detail})
+    async def _close(self, row: AttemptRow, loss: Loss) -> None:
+        log.warning("box_lost", extra={"subject": row.subject, "reason": loss.detail})
         await self._sessions.close(
-            box, solve_end=SolveEnd.INFRA_LOST, kind=loss.kind, detail=loss.detail
+            row, solve_end=SolveEnd.INFRA_LOST, kind=loss.kind, detail=loss.detail
         )
 
     async def _opened(self, plan: RunPlan, owner: str, pods: KubernetesProfile) -> AttemptRow:
         """Return the box that is there (a dead driver's), or a new one."""
-        boxes = await self._boxes(plan)
-        live = next((box for box in boxes if box.state != "closed"), None)
+        rows = await self._rows(plan)
+        live = next((row for row in rows if row.state != "closed"), None)
         if live is not None:
             return live
-        subject = box_subject(owner, max((box.number for box in boxes), default=0) + 1)
+        subject = box_subject(owner, max((row.number for row in rows), default=0) + 1)
         case = await self._runtime.material.scoring(plan.case_id)
         inputs = box_inputs(plan, subject, pods, case.memory_bytes)
         await self._store.open_box(plan.run_id, plan.grade_id, self._epoch, inputs)
         return await self._store.session(subject)
 
-    async def _boxes(self, plan: RunPlan) -> list[AttemptRow]:
+    async def _rows(self, plan: RunPlan) -> list[AttemptRow]:
         rows = await self._store.attempts_of(plan.run_id, "score")
         return [row for row in rows if row.grade_id == plan.grade_id]
 
@@ -162,8 +215,8 @@ def box_inputs(
     return SessionInputs(
         subject=subject,
         role="score",
-        scaffold="none",
-        model="none",
+        scaffold="evaluator",
+        model="evaluator",
         prompt="",
         channel=Channel.TEXT,
         has_questions=False,
@@ -182,4 +235,4 @@ def box_inputs(
 
 
 def _lost(detail: str) -> BoxResult:
-    return BoxResult(reason="lost", detail=shortened(detail)[:500])
+    return BoxResult(reason="lost", detail=shortened(detail)[:MAX_DETAIL])

@@ -57,13 +57,14 @@ class Steward:
             log.info("orphans_swept", extra={"sessions": len(swept)})
 
     async def _tidy(self) -> None:
-        """Give back what dead uploaders left, and close the calls of dead processes; a store that
-        is away has time until the next hour."""
+        """Give back what dead uploaders left, close the calls of dead processes, and forget their
+        programs; a store that is away has time until the next hour."""
         runtime = self._runtime
         try:
             dropped = await drop_abandoned(runtime.objects, runtime.clock.now())
             closed = await runtime.store.close_ambiguous(older_than_s=LONGEST_CALL_S)
+            jobs = await runtime.store.forget_expired_jobs()
         except StoreError as error:
             log.warning("not_tidied", extra={"reason": error.detail})
         else:
-            log.info("tidied", extra={"uploads": dropped, "calls": closed})
+            log.info("tidied", extra={"uploads": dropped, "calls": closed, "jobs": jobs})

@@ -17,6 +17,7 @@ BOX_ROOT = "/grader"
 MAX_KEPT_BYTES = 2 << 20
 """The most that a job may keep of a program's output, and the most that it may be fed."""
 MAX_FOLDERS = 32
+MAX_DETAIL = 500
 MAX_RESULT_BYTES = 6 << 20
 """Of a result as JSON."""
 
@@ -73,7 +74,7 @@ class BoxResult(Record):
     stdout: Raw = b""
     stderr: Raw = b""
     duration_s: float = Field(default=0.0, ge=0)
-    detail: str = Field(default="", max_length=500)
+    detail: str = Field(default="", max_length=MAX_DETAIL)
 
 
 def box_owner(run_id: str, grade_id: str) -> str:

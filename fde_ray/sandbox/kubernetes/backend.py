@@ -150,6 +150,11 @@ class KubernetesSandbox:
     async def run_once(self, once: Once) -> Completed:
         return await self._scorer.run_once(once)
 
+    @property
+    def pods_created(self) -> Mapping[str, int]:
+        """How many pods were created here for each run, by its label: what a run costs a cluster."""
+        return self._starter.created
+
     async def sessions(self) -> list[Handle]:
         """Return a handle for each pod of a session that is watched here."""
         return [self._handle(view) for view in self.watch.cache if view.subject]

@@ -7,6 +7,7 @@ is lost with it, and only a new attempt may follow.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import NamedTuple
 
 from fde_ray.model.clock import Clock
@@ -49,6 +50,8 @@ class Starter:
         self._client, self._watch, self._remover = client, watch, remover
         self._profile, self._clock = profile, clock
         self._path = f"/api/v1/namespaces/{profile.namespace}/pods"
+        self.created = Counter[str]()
+        """Pods made here, by their runs' label."""
 
     async def started(self, pod: Object) -> PodView:
         """Return the pod once its shim has begun. SandboxError, of the kind that it is, when it
@@ -104,7 +107,9 @@ class Starter:
     async def _made_or_found(self, pod: Object) -> PodView | None:
         """None: whatever was there is gone by now."""
         try:
-            return self._watch.learned(await self._client.request("POST", self._path, body=pod))
+            made = await self._client.request("POST", self._path, body=pod)
+            self.created[pod["metadata"]["labels"][contract.LABEL_RUN]] += 1
+            return self._watch.learned(made)
         except ApiFault as fault:
             if not fault.is_taken:
                 raise

@@ -56,6 +56,7 @@ _OPEN = Statement(
 )
 _TAKEN = Statement(select(_J.job_id).where(_J.taken_by == b("subject_"), _IS_OPEN))
 _FORGET = Statement(schema.box_jobs.delete().where(_THIS))
+_FORGET_EXPIRED = Statement(schema.box_jobs.delete().where(_J.expires_at < b("now_")))
 _FORGET_ALL = Statement(schema.box_jobs.delete().where(_J.owner == b("owner_")))
 
 
@@ -167,6 +168,11 @@ class Boxes:
     async def forget_job(self, job_id: str) -> None:
         """Its asker knows how it ended, or waits no longer."""
         await self._db.write(lambda t: t.run(_FORGET, job_id_=job_id))
+
+    async def forget_expired_jobs(self) -> int:
+        """Forget programs that nobody waits for any more: their askers have died."""
+        now = self._clock.now()
+        return await self._db.write(lambda t: t.run(_FORGET_EXPIRED, now_=now))
 
     async def forget_jobs(self, owner: str) -> None:
         """The grade wants nothing any more."""
