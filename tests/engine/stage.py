@@ -164,7 +164,8 @@ class Stage:
         self._sessions: dict[str, asyncio.Task[None]] = {}
 
     def connect(self, run_plane: Plane, grade_plane: Plane) -> None:
-        self.planes = {"solve": run_plane, "collect": run_plane, "extract": grade_plane}
+        self.planes = {"solve": run_plane, "collect": run_plane}
+        self.planes |= {"extract": grade_plane, "score": grade_plane}
 
     def disconnect(self) -> None:
         self.planes = {}
@@ -175,7 +176,7 @@ class Stage:
         await asyncio.gather(*self._sessions.values(), return_exceptions=True)
 
     def started_of(self, role: str) -> list[str]:
-        return [one for one in self.started if ("/" in one) == (role == "extract")]
+        return [one for one in self.started if role_of(one) == role]
 
     async def probe(self) -> SandboxFacts:
         return self.facts
@@ -186,11 +187,14 @@ class Stage:
         if session.subject not in self._sessions:
             self.started.append(session.subject)
             self.agents[session.subject] = agent = self.agent(self, session)
-            script = self.solve if session.role == "solve" else self.extract
+            script = self.script_of(session)
             self._sessions[session.subject] = asyncio.create_task(
                 self._played(script, agent), name=f"stage {session.subject}"
             )
         return _handle(session.subject)
+
+    def script_of(self, session: SessionStart) -> Script:
+        return self.solve if session.role == "solve" else self.extract
 
     def handle_of(self, subject: str) -> Handle | None:
         return _handle(subject) if subject in self._sessions else None
@@ -253,6 +257,12 @@ class Stage:
     async def _played(self, script: Script, agent: Agent) -> None:
         with contextlib.suppress(Refusal):  # the plane has ended the session; its shim leaves
             await script(agent)
+
+
+def role_of(subject: str) -> str:
+    if "/" not in subject:
+        return "solve"
+    return "score" if "/score." in subject else "extract"
 
 
 def route_of(subject: str) -> int:

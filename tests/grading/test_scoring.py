@@ -9,10 +9,17 @@ from typing import Any
 
 import pytest
 
-from fde_ray.grading.scoring import Scorer, ScoringCase, evaluation_of, evaluator_line
+from fde_ray.grading.scoring import (
+    DATA,
+    SEALED,
+    Scorer,
+    ScoringCase,
+    evaluation_of,
+    evaluator_line,
+)
 from fde_ray.model.errors import EvaluatorFault
 from fde_ray.model.failures import FailureKind
-from fde_ray.sandbox.records import Completed
+from fde_ray.sandbox.records import Completed, StoredFolder
 from tests.grading.doubles import LocalRunOnce, ended_with
 
 CRASH, TIMEOUT = FailureKind.EVALUATOR_CRASH, FailureKind.EVALUATOR_TIMEOUT
@@ -169,6 +176,22 @@ async def test_evaluator_runs_isolated_on_the_three_folders(
     assert evaluation.score == 0.75
     assert all(read_only for _, _, read_only in sandbox.seen[0].mounts)
     assert os.listdir(folder / "sealed") == ["evaluator.py"]
+
+
+async def test_a_program_names_its_grade_and_what_the_store_holds_of_its_folders(
+    folder: Path, sandbox: LocalRunOnce
+) -> None:
+    write_evaluator(folder, "print(json.dumps(GOOD))")
+    plain = case_at(folder)
+    stored = plain.evolve(sealed_key="t/cases/sealed/1", visible_key="t/cases/visible/2")
+    await Scorer(sandbox).evaluate(plain, folder / "submission")
+    await Scorer(sandbox).evaluate(stored, folder / "submission", owner="run/grade")
+    assert [once.owner for once in sandbox.seen] == [None, "run/grade"]
+    assert sandbox.seen[0].stored == {}
+    assert sandbox.seen[1].stored == {
+        SEALED: StoredFolder("t/cases/sealed/1"),
+        DATA: StoredFolder("t/cases/visible/2", "data"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,12 @@ def pods_of(kubectl: Kubectl, namespace: str) -> list[dict[str, Any]]:
     return list(kubectl.get(namespace, "pods")["items"])
 
 
+def boxes_of(home: Path) -> set[str]:
+    """Return the scoring pods that began, as `<grade>/score.<n>`: each left word of its gate."""
+    gates = home.rglob("grades/*/score.*/gate.json")
+    return {f"{gate.parent.parent.name}/{gate.parent.name}" for gate in gates}
+
+
 def inline(home: Path) -> None:
     """Carry the same sweep out on this machine."""
     said(home, "sweep", "submit", str(spec_file(home)), "--json")

@@ -12,7 +12,7 @@ from cluster.lab.layout import Layout
 from tests.e2e.driving import canonical_results, results, said, started
 from tests.kube.kubectl import Kubectl, phase, until
 from tests.kube.pods import MOSTLY_GVISOR
-from tests.kube.sweeps import CASES, ENDS_WITHIN_S, SYSTEMS, inline, pods_of, site
+from tests.kube.sweeps import CASES, ENDS_WITHIN_S, SYSTEMS, boxes_of, inline, pods_of, site
 
 pytestmark = pytest.mark.kube
 
@@ -35,6 +35,33 @@ def test_a_sweep_in_pods_gives_the_same_results(
         said(tmp_path, *here.sweep("submit", str(here.spec), "--json"))
         assert canonical_results(tmp_path, "pods") == undisturbed
         assert not pods_of(kubectl, name), "nothing is left of sessions that have ended"
+        boxes = boxes_of(tmp_path)
+        assert len(boxes) == len(undisturbed), "a scoring pod for each grade"
+        assert all(box.endswith("/score.1") for box in boxes)
+
+
+def test_a_scoring_pod_that_is_deleted_costs_no_route_and_no_attempt(
+    kubectl: Kubectl, layout: Layout, tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    name = f"sweep-lost-{os.getpid()}"
+    with site(kubectl, layout, tmp_path, name, "gvisor") as here:
+
+        def scoring() -> list[str]:
+            pods = [pod for pod in pods_of(kubectl, name) if phase(pod) == "Running"]
+            found = [pod["metadata"] for pod in pods]
+            return [one["name"] for one in found if one["labels"]["fde-ray/role"] == "score"]
+
+        with started(tmp_path, *here.sweep("submit", str(here.spec), "--json")) as driver:
+            until(lambda: bool(scoring()) or driver.poll() is not None, 240, "a scoring pod")
+            assert driver.poll() is None
+            lost = scoring()[0]
+            kubectl.run("delete", "pod", lost, "-n", name, "--grace-period=0", "--force")
+            _, err = driver.communicate(timeout=ENDS_WITHIN_S)
+        assert driver.returncode == 0, err.decode()[-2000:]
+        assert canonical_results(tmp_path, "pods") == undisturbed
+        attempts = [len(result.attempts) for result in results(tmp_path, "pods").values()]
+        assert attempts == [1] * len(undisturbed), "no run began anew"
+        assert not pods_of(kubectl, name)
 
 
 def test_a_driver_that_is_killed_leaves_its_pods_and_the_next_one_goes_on_with_them(

@@ -40,6 +40,28 @@ def test_files_and_folders_get_plain_modes(tmp_path: Path) -> None:
     assert modes == {"d": 0o755, "run": 0o755, "read": 0o644, "bytes-\udcff": 0o644}
 
 
+def test_only_what_lies_below_a_folder_is_unpacked(tmp_path: Path) -> None:
+    data = tar_of(
+        member("instruction.md", b"i"),
+        member("data", type=tarfile.DIRTYPE),
+        member("data/a.csv", b"a"),
+        member("data/deep/b.csv", b"b"),
+        member("database/c.csv", b"c"),
+    )
+    assert unpack(io.BytesIO(data).read, str(tmp_path), cap_bytes=100, below="data") == 2
+    found = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file())
+    assert [str(path) for path in found] == ["a.csv", "deep/b.csv"]
+
+
+@pytest.mark.parametrize("name", ["data", "data/../../x", "/abs"])
+def test_a_name_that_leaves_the_folder_is_refused_below_one_too(tmp_path: Path, name: str) -> None:
+    (target := tmp_path / "target").mkdir()
+    data = tar_of(member(name, b"1"))
+    with pytest.raises(BadArchive):
+        unpack(io.BytesIO(data).read, str(target), cap_bytes=100, below="data")
+    assert list(tmp_path.iterdir()) == [target]
+
+
 @pytest.mark.parametrize(
     "members",
     [

@@ -152,7 +152,7 @@ class KubernetesSandbox:
 
     @property
     def pods_created(self) -> Mapping[str, int]:
-        """How many pods were created here for each run, by its label: what a run costs a cluster."""
+        """How many pods were created here, by the labels of their runs."""
         return self._starter.created
 
     async def sessions(self) -> list[Handle]:

@@ -84,6 +84,13 @@ async def test_a_session_is_told_by_its_shim_and_gone_after_its_removal(tmp_path
         assert b.api.counts["DELETE"] == 1
 
 
+async def test_pods_are_counted_by_their_runs_when_they_are_made(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        for subject in (f"{RUN}.1", f"{RUN}.1", f"{RUN}.2", f"{'cd' * 16}.1"):
+            await b.begun(subject)
+        assert b.sandbox.pods_created == {RUN: 2, "cd" * 16: 1}
+
+
 async def test_a_quiet_run_costs_two_requests(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
         await b.until(lambda: b.api.counts["WATCH"] == 1)

@@ -58,6 +58,25 @@ def test_pod_is_as_the_golden_file_says(name: str) -> None:
     assert text == (GOLDEN / f"{name}.json").read_text()
 
 
+def test_a_scoring_pod_has_one_volume_that_its_programs_only_read() -> None:
+    """And, like every grading pod, its place among the reserved ones."""
+    grader = (MountPoint(at="/grader", read_only=True),)
+    start = session(f"{RUN}/{'cd' * 16}/score.1", role="score", mounts=grader)
+    pod = run_pod(start, PLAIN, Surroundings(("10.96.0.1:443",)))
+    labels, spec = pod["metadata"]["labels"], pod["spec"]
+    assert (labels["fde-ray/role"], labels["fde-ray/run"]) == ("score", RUN)
+    assert spec["priorityClassName"] == "fde-ray-grade"
+    shim, agent = spec["containers"]
+    assert "env" not in agent
+    assert {"name": "m0", "mountPath": "/grader", "readOnly": True} in agent["volumeMounts"]
+    assert {"name": "m0", "mountPath": "/box/m0"} in shim["volumeMounts"]
+    assert json.loads(shim["env"][0]["value"])["role"] == "score"
+
+
+def test_programs_of_grades_run_in_pods_unless_an_operator_says_otherwise() -> None:
+    assert PLAIN.scoring == "pods"
+
+
 def test_spec_label_tells_specs_apart_and_secrets_not() -> None:
     def label(**more: Any) -> str:
         pod = run_pod(session(**more), PLAIN, Surroundings())

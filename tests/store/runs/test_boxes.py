@@ -137,6 +137,18 @@ async def test_a_grade_forgets_its_own_programs(store: RunStore) -> None:
     assert await store.waiting_owners() == {owner_of(OTHER_BOX)}
 
 
+async def test_programs_of_dead_askers_are_forgotten_in_time(
+    store: RunStore, clock: ManualClock
+) -> None:
+    await store.ask_box("j1", OWNER, JOB, 60.0)
+    await store.ask_box("j2", OWNER, JOB, 600.0)
+    await store.take_job(BOX)
+    clock.at += 61
+    assert await store.forget_expired_jobs() == 1
+    assert await store.held_job(BOX, "j1") is None
+    assert (await store.take_job(BOX) or LOST)[0] == "j2"
+
+
 async def test_news_of_programs_wakes_who_waits_and_reaches_the_driver_elsewhere(
     store: RunStore,
 ) -> None:
