@@ -99,6 +99,7 @@ class Assessor:
             for session in await self._store.attempts_of(run_id, role):
                 if session.state != "closed":
                     await self._routes.close(session, kind, detail)
+                    await self._boxes.refuse(session, detail)
 
     async def _tried(self, plan: RunPlan, known: Gradable, stages: Stages) -> bool:
         """Grade once; False = the grade is missing so far and may be tried again."""

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from fde_ray.grading.provenance import CheckLimits
-from fde_ray.model.boxes import BOX_ROOT, MAX_DETAIL, BoxResult, box_owner, box_subject
+from fde_ray.model.boxes import BOX_ROOT, MAX_DETAIL, BoxResult, box_owner, box_subject, owner_of
 from fde_ray.model.errors import RunFailure, SandboxError, StoreError, Superseded, shortened
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.kubernetes import KubernetesProfile
@@ -97,11 +97,18 @@ class BoxKeeper:
             raise
         await self._end(plan, owner)
 
+    async def refuse(self, session: AttemptRow, detail: str) -> None:
+        """Answer those who wait for a box that was ended with its grade."""
+        if session.role == "score":
+            owner = owner_of(session.subject)
+            await self._store.refuse_jobs(owner, session.subject, _lost(detail))
+
     async def _end(self, plan: RunPlan, owner: str) -> None:
         for row in await self._rows(plan):
             if row.state != "closed":
                 await self._sessions.close(row, solve_end=SolveEnd.SUBMITTED)
-        await self._store.forget_jobs(owner)
+        # Whoever still waits, for a verification, hears of the end.
+        await self._store.refuse_jobs(owner, box_subject(owner, 0), _lost("the grading is over"))
 
     async def _keep(self, plan: RunPlan, owner: str, pods: KubernetesProfile, box: Box) -> None:
         try:
@@ -113,7 +120,7 @@ class BoxKeeper:
         except Exception:
             log.exception("box_keeper_broke", extra={"owner": owner})
         finally:
-            box.went()
+            box.came()  # nobody waits for what nobody brings
 
     async def _step(
         self, plan: RunPlan, owner: str, pods: KubernetesProfile, box: Box, news: asyncio.Event

@@ -22,6 +22,7 @@ from fde_ray.model.boxes import BOX_ROOT, MAX_KEPT_BYTES, BoxFolder, BoxJob, Box
 from fde_ray.model.errors import SandboxError, StoreError
 from fde_ray.model.failures import FailureKind
 from fde_ray.sandbox.records import Completed, Once
+from fde_ray.shim.boxes import HOME
 from fde_ray.store.objects import ObjectStore, layout
 from fde_ray.store.runs import RunStore
 
@@ -62,7 +63,7 @@ class BoxScorer:
         assert once.owner is not None
         return BoxJob(
             argv=once.argv,
-            env=dict(once.env),
+            env={"HOME": HOME, "TMPDIR": "/tmp"} | dict(once.env),  # noqa: S108
             workdir=once.workdir,
             folders=tuple(
                 [await self._folder(once, Path(host), at) for host, at, _ in once.mounts]

@@ -66,7 +66,7 @@ def _in_pod() -> int:
     def program(plane: Plane) -> Shim | BoxShim:
         host = PodHost(site, plane)
         if config.role == BOX:
-            return BoxShim(config, journal, plane, host, site.mounts)
+            return BoxShim(config, journal, plane, host, site)
         return Shim(config, journal, plane, host)
 
     return _guarded(config, journal, program)

@@ -38,6 +38,8 @@ class PodSite:
     """No question of the kubelet for so long, which asks every second, means a dead container."""
     death_limit_s: float = 20.0
     """How long the proof of that death is waited for."""
+    late_s: float = 60.0
+    """How long after a program's time the runner of a box may need to end it and clear up."""
     termination_log: str = TERMINATION_LOG
 
 
@@ -83,6 +85,6 @@ def _check(site: PodSite) -> None:
         raise ValueError("a gate without forbidden addresses and rounds proves nothing")
     for address in site.gate.forbidden:
         address_of(address)
-    times = (site.gate.over_s, site.gate.limit_s, site.gate.every_s, site.quiet_s)
+    times = (site.gate.over_s, site.gate.limit_s, site.gate.every_s, site.quiet_s, site.late_s)
     if min(times) <= 0:
         raise ValueError("times must be positive")

@@ -26,7 +26,8 @@ SCRATCH = (HOME, "/tmp")  # noqa: S108  (volumes of the pod)
 WATCH_S = 0.1
 DRAIN_S = 2.0
 """For output of a program that has ended: whatever it left behind is dead."""
-NOT_FOUND, NOT_RUN = 127, 126
+KILL_S = 30.0
+NOT_FOUND, NOT_RUN, NOT_CLEAN = 127, 126, 70
 _READ = 64 << 10
 
 
@@ -64,7 +65,7 @@ class Programs:
         self, process: subprocess.Popen[bytes], output: _Output, job: dict[str, Any], until: float
     ) -> str:
         """Return why the program is over; it may still run unless it is `exit`."""
-        most, own = int(job["memory_bytes"]), memory_bytes() if self._is_alone else 0
+        most = int(job["memory_bytes"])
         while True:
             output.carry(WATCH_S)
             if self._has_ended(process):
@@ -73,9 +74,13 @@ class Programs:
                 return "output"
             if time.monotonic() > until:
                 return "timeout"
-            used = memory_bytes() - own if self._is_alone else _resident(process.pid)
-            if used > most:
+            if self._memory(process) > most:
                 return "memory"
+
+    def _memory(self, process: subprocess.Popen[bytes]) -> int:
+        if self._is_alone:
+            return memory_bytes() - _resident(os.getpid())
+        return _resident(process.pid)
 
     def _has_ended(self, process: subprocess.Popen[bytes]) -> bool:
         """As PID 1 we inherit orphans: all that have ended are collected."""
@@ -97,8 +102,12 @@ class Programs:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             return
+        end = time.monotonic() + KILL_S
         with contextlib.suppress(ChildProcessError):
             while True:
+                if time.monotonic() > end:
+                    # What cannot be killed must not meet the next program: the container goes.
+                    os._exit(NOT_CLEAN)
                 # Again and again: a program may be forking faster than it is killed.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(-1, signal.SIGKILL)

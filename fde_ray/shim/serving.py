@@ -14,7 +14,7 @@ from .inputs import BadInput, Config
 from .journal import Journal
 from .plane import GivenUp, Plane, insist
 from .pod_host import PodHost
-from .pod_site import PodMount
+from .pod_site import PodSite
 from .session import Failed
 from .unpacking import BadArchive
 from .wire import Exchange, Refused
@@ -35,10 +35,10 @@ class BoxShim:
         journal: Journal,
         plane: Plane,
         host: PodHost,
-        mounts: tuple[PodMount, ...],
+        site: PodSite,
     ) -> None:
         self._config, self._journal, self._plane, self._host = config, journal, plane, host
-        self._folders = BoxFolders(mounts)
+        self._folders, self._late_s = BoxFolders(site.mounts), site.late_s
         self._over = threading.Event()
         self._lost = ""
         self._abandoned = False
@@ -145,10 +145,16 @@ class BoxShim:
         return problem
 
     def _ran(self, launched: Launched, job: dict[str, Any]) -> dict[str, Any]:
-        launched.tell({"type": "run", **job})
-        while (said := launched.hear()) is not None:
-            if said.get("type") == "ran":
-                return {key: said.get(key) for key in _KEPT}
+        late = threading.Timer(float(job["timeout_s"]) + self._late_s, launched.strike)
+        late.daemon = True
+        late.start()
+        try:
+            launched.tell({"type": "run", **job})
+            while (said := launched.hear()) is not None:
+                if said.get("type") == "ran":
+                    return {key: said.get(key) for key in _KEPT}
+        finally:
+            late.cancel()
         if self._over.is_set():
             return _lost("the box was ended")
         # Whoever ends a pod ends both its containers.

@@ -97,6 +97,8 @@ class LoopbackPod:
         self.forbidden = [f"127.0.0.1:{free_ports(4)[3]}"]
         self.gate: dict[str, Any] = {"rounds": 3, "over_s": 0.2, "limit_s": 5.0, "every_s": 600.0}
         self.death_limit_s = 10.0
+        self.extra: dict[str, Any] = {}
+        """Further keys of the pod's block."""
         self.kills = True
         self.answers: list[int] = []
         self.killed_at: float | None = None
@@ -126,6 +128,7 @@ class LoopbackPod:
                 "quiet_s": QUIET_S,
                 "death_limit_s": self.death_limit_s,
                 "termination_log": str(self.folder / "termination"),
+                **self.extra,
             },
         }
 

@@ -39,6 +39,7 @@ class BoxPlane(TcpPlane):
         self.results: list[dict[str, Any]] = []
         self.objects: dict[str, Any] = {}
         self.fetched: list[str] = []
+        self.refuses_results = False
         self.goes_on = threading.Event()
         """Set = no dismissal: the box waits for more."""
 
@@ -51,6 +52,8 @@ class BoxPlane(TcpPlane):
 
     def _job_route(self, method: str, route: str, body: bytes) -> Any:
         number = len(self.results)
+        if method == "POST" and self.refuses_results:
+            return refusal(422, "agent", "bad_request")
         if method == "POST":
             self.results.append(json.loads(body))
             return {}
@@ -272,6 +275,30 @@ def test_a_container_that_ends_ends_the_box(pod: LoopbackPod, plane: BoxPlane) -
         assert pod.wait() == 1
     assert plane.results == []
     assert pod.last_word()["failure"] == "shim_lost"
+
+
+def test_a_runner_that_hangs_is_killed_and_its_box_is_lost(
+    pod: LoopbackPod, plane: BoxPlane
+) -> None:
+    pod.extra = {"late_s": 0.5}
+    plane.jobs = [python("import time; time.sleep(60)", timeout_s=2.0)]
+    with pod.running():
+        until(lambda: any(p.startswith("/v1/job") for _, p, _ in plane.seen), "a program")
+        time.sleep(0.5)
+        pod.freeze_runner()
+        assert pod.wait() == 1
+        assert pod.killed_at is not None
+    assert plane.results == []
+    assert pod.last_word()["failure"] == "shim_lost"
+
+
+def test_a_box_whose_word_the_plane_refuses_leaves(pod: LoopbackPod, plane: BoxPlane) -> None:
+    """What comes up the line is the plane's to judge; another box has another try."""
+    plane.refuses_results = True
+    plane.jobs = [python("print(1)")]
+    with pod.running():
+        assert pod.wait() == 0
+    assert plane.results == []
 
 
 def test_a_box_that_is_told_to_stop_leaves_at_once(pod: LoopbackPod, plane: BoxPlane) -> None:

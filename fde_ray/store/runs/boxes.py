@@ -57,7 +57,6 @@ _OPEN = Statement(
 _TAKEN = Statement(select(_J.job_id).where(_J.taken_by == b("subject_"), _IS_OPEN))
 _FORGET = Statement(schema.box_jobs.delete().where(_THIS))
 _FORGET_EXPIRED = Statement(schema.box_jobs.delete().where(_J.expires_at < b("now_")))
-_FORGET_ALL = Statement(schema.box_jobs.delete().where(_J.owner == b("owner_")))
 
 
 class TakenJob(NamedTuple):
@@ -173,10 +172,6 @@ class Boxes:
         """Forget programs that nobody waits for any more: their askers have died."""
         now = self._clock.now()
         return await self._db.write(lambda t: t.run(_FORGET_EXPIRED, now_=now))
-
-    async def forget_jobs(self, owner: str) -> None:
-        """The grade wants nothing any more."""
-        await self._db.write(lambda t: t.run(_FORGET_ALL, owner_=owner))
 
 
 def _tell(t: Transaction, owner: str, now: float) -> None:

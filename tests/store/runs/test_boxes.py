@@ -130,10 +130,10 @@ async def test_a_box_that_does_not_come_up_refuses_all_that_waits(store: RunStor
     assert await store.take_job(BOX) is None
 
 
-async def test_a_grade_forgets_its_own_programs(store: RunStore) -> None:
+async def test_only_the_grade_s_own_programs_are_refused(store: RunStore) -> None:
     await store.ask_box("j1", OWNER, JOB, 600.0)
     await store.ask_box("j2", owner_of(OTHER_BOX), JOB, 600.0)
-    await store.forget_jobs(OWNER)
+    assert await store.refuse_jobs(OWNER, BOX, LOST) == 1
     assert await store.waiting_owners() == {owner_of(OTHER_BOX)}
 
 
