@@ -177,7 +177,9 @@ class BoxKeeper:
 
     async def _answer(self, row: AttemptRow, loss: Loss) -> BoxResult:
         """A program that used up its box's memory is told so, as if it had been seen in time."""
-        cause = await self._sessions.cause(row._replace(solve_end=SolveEnd.AGENT_ERROR))
+        cause: Loss | None = loss
+        if loss.kind is not FailureKind.AGENT_RESOURCE:
+            cause = await self._sessions.cause(row._replace(solve_end=SolveEnd.AGENT_ERROR))
         if cause is not None and cause.kind is FailureKind.AGENT_RESOURCE:
             return BoxResult(reason="memory", detail=shortened(cause.detail)[:MAX_DETAIL])
         return _lost(loss.detail)

@@ -181,10 +181,17 @@ def test_a_box_that_starts_at_the_second_try_is_enough(tmp_path: Path) -> None:
     played(main)
 
 
-def test_an_evaluator_that_used_up_its_box_is_told_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("whole_pod", [False, True], ids=["its_container", "its_pod"])
+def test_an_evaluator_that_used_up_its_box_is_told_so(tmp_path: Path, whole_pod: bool) -> None:
+    """Some runtimes end the container for it, others the whole pod."""
+    killed = Outcome(phase="ended", failure=FailureKind.AGENT_RESOURCE, detail="OOMKilled")
+
     class Killed(BoxStage):
         async def agent_end(self, handle: Handle) -> Outcome | None:
-            return Outcome(phase="ended", failure=FailureKind.AGENT_RESOURCE, detail="OOMKilled")
+            return None if whole_pod else killed
+
+        async def outcome(self, handle: Handle) -> Outcome:
+            return killed if whole_pod else await super().outcome(handle)
 
     async def box(stage: BoxStage, agent: BoxAgent) -> None:
         await agent.start()
