@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from .base import Record
 
@@ -35,6 +35,7 @@ Raw = Annotated[
     Field(max_length=MAX_KEPT_BYTES),
     BeforeValidator(_decoded),
     PlainSerializer(_encoded, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "format": "byte"}),
 ]
 """Bytes; as JSON in Base64."""
 Word = Annotated[str, Field(max_length=100_000)]

@@ -11,43 +11,19 @@ import pytest
 
 from fde_ray.gateway.boxes import LOOK_EVERY_S
 from fde_ray.gateway.messages import Heartbeat, TurnRequest
-from fde_ray.model.boxes import BoxFolder, BoxJob, BoxResult, box_owner, box_subject
+from fde_ray.model.boxes import BoxJob, BoxResult, box_subject
 from fde_ray.model.errors import Refusal
 from fde_ray.model.session import Commit, Part
 from fde_ray.model.states import Channel, Scope, SolveEnd
 from fde_ray.store.objects import layout
 from fde_ray.store.runs import RunStore
+from tests.gateway.boxes import BOX, OWNER, began, program
 from tests.gateway.planes import EXTRACT, SOLVE, Bench
-from tests.store.builders import GRADE, make_commit, make_inputs, run_id
+from tests.store.builders import make_commit
 
-OWNER = box_owner(run_id(1), GRADE)
-BOX = box_subject(OWNER, 1)
 OTHER = box_subject(OWNER, 2)
 SEALED = layout.case_key("local", "sealed", "5" * 64)
 DONE = BoxResult(reason="exit", exit_code=0, stdout=b"{}\n", duration_s=0.1)
-
-
-def job(*keys: str, **changes: Any) -> BoxJob:
-    fields: dict[str, Any] = {
-        "argv": ("/usr/bin/python3",),
-        "workdir": "/home/agent",
-        "folders": tuple(BoxFolder(at=f"/grader/{n}", key=key) for n, key in enumerate(keys)),
-        "timeout_s": 60,
-        "memory_bytes": 1 << 30,
-        "file_bytes": 1 << 20,
-        "stdout_bytes": 1 << 20,
-        "stderr_bytes": 1 << 10,
-    }
-    return BoxJob(**fields | changes)
-
-
-async def boxed(bench: Bench, subject: str = BOX) -> str:
-    """Return the token of a box that has begun."""
-    inputs = make_inputs(subject, role="score")
-    await bench.store.open_box(run_id(1), GRADE, bench.epoch, inputs)
-    token = await bench.token(subject, Scope.SCORE)
-    await bench.plane.started(token)
-    return token
 
 
 async def chunks(bench: Bench, token: str, job_id: str, number: int) -> bytes:
@@ -62,11 +38,11 @@ async def code_of(call: Any) -> str:
 
 
 async def test_a_box_gets_a_program_with_its_folders_and_tells_its_end(bench: Bench) -> None:
-    token = await boxed(bench)
+    token = await began(bench)
     await bench.objects.create(SEALED, b"sealed")
-    await bench.store.ask_box("j1", OWNER, job(SEALED), 60.0)
+    await bench.store.ask_box("j1", OWNER, program(SEALED), 60.0)
     reply = await bench.plane.next_job(token)
-    assert (reply.job_id, reply.job) == ("j1", job(SEALED))
+    assert (reply.job_id, reply.job) == ("j1", program(SEALED))
     assert await chunks(bench, token, "j1", 0) == b"sealed"
     await bench.plane.end_job(token, "j1", DONE)
     await bench.plane.end_job(token, "j1", DONE)
@@ -75,7 +51,7 @@ async def test_a_box_gets_a_program_with_its_folders_and_tells_its_end(bench: Be
 
 
 async def test_a_workspace_comes_joined_from_its_parts(bench: Bench) -> None:
-    token = await boxed(bench)
+    token = await began(bench)
     parts = tuple(Part(seq=n, sha256=str(n) * 64, size=1) for n in range(2))
     for part in parts:
         key = layout.part_key("local", SOLVE, "final", part.seq, part.sha256)
@@ -83,36 +59,36 @@ async def test_a_workspace_comes_joined_from_its_parts(bench: Bench) -> None:
     commit: Commit = make_commit(*parts)
     manifest = layout.manifest_key("local", SOLVE, "final")
     await bench.objects.create(manifest, commit.model_dump_json().encode())
-    await bench.store.ask_box("j1", OWNER, job(manifest), 60.0)
+    await bench.store.ask_box("j1", OWNER, program(manifest), 60.0)
     await bench.plane.next_job(token)
     assert await chunks(bench, token, "j1", 0) == b"01"
 
 
 async def test_a_box_waits_for_a_program_and_is_woken(bench: Bench) -> None:
-    token = await boxed(bench)
+    token = await began(bench)
     waiting = asyncio.create_task(bench.plane.next_job(token, 30.0))
     await asyncio.sleep(0.05)
     assert not waiting.done()
-    await bench.store.ask_box("j1", OWNER, job(), 60.0)
+    await bench.store.ask_box("j1", OWNER, program(), 60.0)
     assert (await asyncio.wait_for(waiting, 5.0)).job_id == "j1"
 
 
 async def test_a_program_that_another_process_wants_is_seen_soon(
     bench: Bench, tmp_path: Path
 ) -> None:
-    token = await boxed(bench)
+    token = await began(bench)
     watching = asyncio.create_task(bench.plane._boxes.watch())
     waiting = asyncio.create_task(bench.plane.next_job(token, 30.0))
     await asyncio.sleep(0.05)
     async with RunStore(tmp_path / "runs.db", bench.clock) as elsewhere:
-        await elsewhere.ask_box("j1", OWNER, job(), 60.0)
+        await elsewhere.ask_box("j1", OWNER, program(), 60.0)
     assert (await asyncio.wait_for(waiting, LOOK_EVERY_S + 5.0)).job_id == "j1"
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
 
 
 async def test_nothing_comes_in_time_and_the_reply_is_empty(bench: Bench) -> None:
-    token = await boxed(bench)
+    token = await began(bench)
     reply = await bench.plane.next_job(token, 0.01)
     assert (reply.job_id, reply.job) == (None, None)
 
@@ -120,7 +96,7 @@ async def test_nothing_comes_in_time_and_the_reply_is_empty(bench: Bench) -> Non
 async def test_a_box_that_is_closed_while_it_waits_is_let_go_and_gets_nothing_more(
     bench: Bench,
 ) -> None:
-    token = await boxed(bench)
+    token = await began(bench)
     waiting = asyncio.create_task(bench.plane.next_job(token, 30.0))
     await asyncio.sleep(0.05)
     await bench.store.close_attempt(BOX, bench.epoch, solve_end=SolveEnd.SUBMITTED)
@@ -130,7 +106,7 @@ async def test_a_box_that_is_closed_while_it_waits_is_let_go_and_gets_nothing_mo
 
 
 async def test_a_plane_that_leaves_lets_its_boxes_go(bench: Bench) -> None:
-    token = await boxed(bench)
+    token = await began(bench)
     waiting = asyncio.create_task(bench.plane.next_job(token, 30.0))
     await asyncio.sleep(0.05)
     bench.plane.leave()
@@ -139,9 +115,9 @@ async def test_a_plane_that_leaves_lets_its_boxes_go(bench: Bench) -> None:
 
 
 async def test_sealed_folders_are_out_of_reach_of_agents_and_extractors(bench: Bench) -> None:
-    box = await boxed(bench)
+    box = await began(bench)
     await bench.objects.create(SEALED, b"sealed")
-    await bench.store.ask_box("j1", OWNER, job(SEALED), 60.0)
+    await bench.store.ask_box("j1", OWNER, program(SEALED), 60.0)
     await bench.plane.next_job(box)
     for subject in (SOLVE, EXTRACT):
         token = await bench.started(subject)
@@ -153,7 +129,7 @@ async def test_sealed_folders_are_out_of_reach_of_agents_and_extractors(bench: B
 
 
 async def test_a_box_may_do_nothing_that_agents_may(bench: Bench) -> None:
-    token, plane = await boxed(bench), bench.plane
+    token, plane = await began(bench), bench.plane
     turn = TurnRequest(turn_no=1, channel=Channel.TEXT, text="x", has_deliverable=False)
     assert await code_of(plane.inputs(token)) == "wrong_scope"
     assert await code_of(plane.archive(token, "sealed")) == "wrong_scope"
@@ -166,16 +142,16 @@ async def test_a_box_may_do_nothing_that_agents_may(bench: Bench) -> None:
 
 @pytest.mark.parametrize("scope", [Scope.SOLVE, Scope.COLLECT, Scope.EXTRACT])
 async def test_a_box_gets_a_token_of_its_own_scope_only(bench: Bench, scope: Scope) -> None:
-    await boxed(bench)
+    await began(bench)
     assert await code_of(bench.token(BOX, scope)) == "wrong_scope"
     for subject in (SOLVE, EXTRACT):
         assert await code_of(bench.token(subject, Scope.SCORE)) == "wrong_scope"
 
 
 async def test_a_box_has_no_part_in_what_another_one_took(bench: Bench) -> None:
-    first, second = await boxed(bench), await boxed(bench, OTHER)
+    first, second = await began(bench), await began(bench, OTHER)
     await bench.objects.create(SEALED, b"sealed")
-    await bench.store.ask_box("j1", OWNER, job(SEALED), 60.0)
+    await bench.store.ask_box("j1", OWNER, program(SEALED), 60.0)
     await bench.plane.next_job(first)
     assert await code_of(bench.plane.job_folder(second, "j1", 0)) == "no_job"
     assert await code_of(bench.plane.end_job(second, "j1", DONE)) == "no_job"
@@ -183,9 +159,9 @@ async def test_a_box_has_no_part_in_what_another_one_took(bench: Bench) -> None:
 
 
 async def test_a_folder_that_is_gone_is_said_to_be(bench: Bench) -> None:
-    token = await boxed(bench)
+    token = await began(bench)
     gone = layout.manifest_key("local", SOLVE, "gone")
-    await bench.store.ask_box("j1", OWNER, job(gone, SEALED), 60.0)
+    await bench.store.ask_box("j1", OWNER, program(gone, SEALED), 60.0)
     await bench.plane.next_job(token)
     async with bench.client(token, grade=True) as client:
         for number in (0, 1):
@@ -195,14 +171,14 @@ async def test_a_folder_that_is_gone_is_said_to_be(bench: Bench) -> None:
 
 
 async def test_the_routes_are_the_grade_plane_s_alone(bench: Bench) -> None:
-    token = await boxed(bench)
-    await bench.store.ask_box("j1", OWNER, job(), 60.0)
+    token = await began(bench)
+    await bench.store.ask_box("j1", OWNER, program(), 60.0)
     async with bench.client(token) as run_plane:
         assert (await run_plane.get("/v1/job")).status_code == 404
     async with bench.client(token, grade=True) as client:
         reply = await client.get("/v1/job?wait_s=1")
         assert reply.status_code == 200
-        assert BoxJob.model_validate_json(json.dumps(reply.json()["job"])) == job()
+        assert BoxJob.model_validate_json(json.dumps(reply.json()["job"])) == program()
         ended = await client.post("/v1/job/j1", content=DONE.model_dump_json())
         assert (ended.status_code, ended.json()) == (200, {})
         empty = await client.get("/v1/job")
@@ -232,8 +208,8 @@ async def test_the_routes_are_the_grade_plane_s_alone(bench: Bench) -> None:
     ids=range(16),
 )
 async def test_a_result_that_is_none_is_refused(bench: Bench, body: bytes, status: int) -> None:
-    token = await boxed(bench)
-    await bench.store.ask_box("j1", OWNER, job(), 60.0)
+    token = await began(bench)
+    await bench.store.ask_box("j1", OWNER, program(), 60.0)
     await bench.plane.next_job(token)
     async with bench.client(token, grade=True) as client:
         reply = await client.post("/v1/job/j1", content=body)
@@ -244,7 +220,7 @@ async def test_a_result_that_is_none_is_refused(bench: Bench, body: bytes, statu
 
 @pytest.mark.parametrize("name", ["..", "%2e%2e", "a%2fb", "%00", "x" * 65, "\u00e9", "a.b"])
 async def test_a_name_that_is_none_is_refused(bench: Bench, name: str) -> None:
-    token = await boxed(bench)
+    token = await began(bench)
     async with bench.client(token, grade=True) as client:
         for reply in (
             await client.post(f"/v1/job/{name}", content=DONE.model_dump_json()),

@@ -34,6 +34,7 @@ from fde_ray.model.states import Scope
 from fde_ray.model.wire import Dialect
 from fde_ray.store.runs import RunStore, StoreLocation
 from tests.gateway.askers import Asker
+from tests.gateway.boxes import BOX, OWNER, began, program
 from tests.gateway.planes import EXTRACT, SOLVE, Bench, make_bench
 from tests.gateway.speakers import MODEL, Speaker
 from tests.llm.speeches import SPEECHES
@@ -108,7 +109,8 @@ async def served(bench: Bench, request: pytest.FixtureRequest) -> AsyncIterator[
 async def opened(bench: Bench, api: Api, path: str) -> tuple[FastAPI, str]:
     """Return the app, and the token of someone who may."""
     if api == "grade-plane":
-        return grade_plane_app(bench.plane, bench.clock), await bench.started(EXTRACT)
+        app = grade_plane_app(bench.plane, bench.clock)
+        return app, await (boxed(bench) if "/job" in path else bench.started(EXTRACT))
     if api == "run-plane":
         is_collecting = re.match("/v1/(parts|commit|events)", path) is not None
         await bench.started()
@@ -122,11 +124,20 @@ async def opened(bench: Bench, api: Api, path: str) -> tuple[FastAPI, str]:
     return control_plane_app(store, bench.objects, submit, door=door), token
 
 
+async def boxed(bench: Bench) -> str:
+    """Return the token of a box that has taken a program."""
+    token = await began(bench)
+    await bench.store.ask_box("j1", OWNER, program("a/b"), 3600.0)
+    await bench.store.take_job(BOX)
+    return token
+
+
 def known(bench: Bench, path: str) -> dict[str, Any]:
     secret = bench.signer.bootstrap_secret(SOLVE)
     names = {"name": "mine", "run": run_id(3), "turn_no": 1, "snapshot": "final", "seq": 0}
     names |= {"name": "visible"} if path.startswith("/v1/archives") else {}
     names |= {"name": MODEL} if "/models/" in path else {}
+    names |= {"job_id": "j1", "number": 0} if "/job" in path else {}
     in_path = set(re.findall(r"\{([^}]*)\}", path)) & names.keys()
     told: dict[str, Any] = {"path_parameters": {name: names[name] for name in in_path}}
     if path == "/v1/token":
