@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-import resource
 import selectors
 import signal
 import subprocess
@@ -20,9 +19,9 @@ from typing import Any
 from .boxes import ENV_PYTHON, HOME
 from .pod_staging import PYTHON
 from .staging import remove_tree
-from .walls import memory_bytes
+from .walls import memory_bytes, set_limits
 
-SCRATCH = (HOME, "/tmp")  # noqa: S108  (volumes of the pod)
+SCRATCH = (HOME, "/tmp", "/dev/shm")  # noqa: S108  (of the container alone)
 WATCH_S = 0.1
 DRAIN_S = 2.0
 """For output of a program that has ended: whatever it left behind is dead."""
@@ -120,7 +119,7 @@ class Programs:
     def _empty(self) -> None:
         for folder in self._scratch:
             with contextlib.suppress(OSError), os.scandir(folder) as entries:
-                for entry in entries:
+                for entry in list(entries):
                     with contextlib.suppress(OSError):
                         _remove(entry)
 
@@ -130,11 +129,6 @@ def _started(job: dict[str, Any]) -> subprocess.Popen[bytes]:
     if argv[0] == ENV_PYTHON and not os.path.exists(ENV_PYTHON):
         argv[0] = PYTHON
     largest = int(job["file_bytes"])
-
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
-
     return subprocess.Popen(
         argv,
         stdin=subprocess.PIPE,
@@ -144,7 +138,7 @@ def _started(job: dict[str, Any]) -> subprocess.Popen[bytes]:
         cwd=str(job["workdir"]),
         start_new_session=True,
         # No other thread of the runner forks or holds a lock while programs are run.
-        preexec_fn=limited,  # noqa: PLW1509
+        preexec_fn=lambda: set_limits(largest, None),  # noqa: PLW1509
     )
 
 
@@ -223,9 +217,12 @@ def _remove(entry: os.DirEntry[str]) -> None:
     if not entry.is_dir(follow_symlinks=False):
         os.unlink(entry.path)
         return
-    for folder, _, _ in os.walk(entry.path):
-        with contextlib.suppress(OSError):
-            os.chmod(folder, 0o700)
+    # Each is opened before it is looked into.
+    os.chmod(entry.path, 0o700)
+    for folder, below, _ in os.walk(entry.path):
+        for path in (os.path.join(folder, name) for name in below):
+            if not os.path.islink(path):
+                os.chmod(path, 0o700)
     remove_tree(entry.path)
 
 

@@ -180,7 +180,10 @@ def test_nothing_of_a_program_is_left_for_the_next_one(pod: LoopbackPod, plane: 
     stubborn = (
         "import os, signal, time\n"
         "for n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\n"
-        "open('/tmp/left', 'w').write('x'); os.makedirs('/home/agent/a/b')\n"
+        "for folder in ('/tmp', '/dev/shm', '/home/agent'):\n"
+        "    os.makedirs(folder + '/a/b/c'); open(folder + '/a/b/left', 'w').write('x')\n"
+        "    os.symlink('/', folder + '/a/link')\n"
+        "    os.chmod(folder + '/a/b', 0); os.chmod(folder + '/a', 0)\n"
         "if os.fork() == 0:\n"
         "    os.setsid()\n"
         "    if os.fork() == 0:\n"
@@ -189,13 +192,13 @@ def test_nothing_of_a_program_is_left_for_the_next_one(pod: LoopbackPod, plane: 
         "print('done', flush=True)\n"
     )
     look = (
-        "import os; print(os.listdir('/tmp'), os.listdir('/home/agent'), "
+        "import os; print(os.listdir('/tmp'), os.listdir('/home/agent'), os.listdir('/dev/shm'), "
         "sorted(int(n) for n in os.listdir('/proc') if n.isdigit() and int(n) != os.getpid()))"
     )
     plane.jobs = [python(stubborn), python(look)]
     served(pod)
     assert plane.said(0) == "done\n"
-    assert plane.said(1) == "[] [] [1]\n"
+    assert plane.said(1) == "[] [] [] [1]\n"
 
 
 @pytest.mark.parametrize(
