@@ -19,7 +19,7 @@ from typing import Any
 from .boxes import ENV_PYTHON, HOME
 from .pod_staging import PYTHON
 from .staging import remove_tree
-from .walls import memory_bytes, set_limits
+from .walls import memory_bytes, oom_kills, set_limits
 
 SCRATCH = (HOME, "/tmp", "/dev/shm")  # noqa: S108  (of the container alone)
 WATCH_S = 0.1
@@ -41,7 +41,7 @@ class Programs:
 
     def run(self, job: dict[str, Any]) -> dict[str, Any]:
         """Return how a program ended, in the words of `model.boxes.BoxResult`."""
-        began = time.monotonic()
+        began, kills = time.monotonic(), oom_kills() if self._is_alone else 0
         try:
             process = _started(job)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -55,6 +55,8 @@ class Programs:
         output.drain()
         if reason == "exit" and output.is_over:
             reason = "output"
+        if reason == "exit" and process.returncode != 0 and self._is_alone and oom_kills() > kills:
+            reason = "memory"
         ended = process.returncode if reason == "exit" else None
         took = time.monotonic() - began
         self._empty()
