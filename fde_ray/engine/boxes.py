@@ -30,15 +30,25 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.25
 """How long an answer that another process took in may go unseen."""
-START_PATIENCE_S = 1800.0
-"""How long a program may wait for its box: a node, an image and a lost box included."""
 
 
 class BoxScorer:
-    """Fits `sandbox.kubernetes.scoring.Scorer`; needs no way to the cluster."""
+    """Fits `sandbox.kubernetes.scoring.Scorer`; needs no way to the cluster.
 
-    def __init__(self, store: RunStore, objects: ObjectStore, tenant: str) -> None:
+    start_patience_s: how long a program may wait for its box, a node, an image and a lost box
+    included.
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        objects: ObjectStore,
+        tenant: str,
+        *,
+        start_patience_s: float = 1800.0,
+    ) -> None:
         self._store, self._objects, self._tenant = store, objects, tenant
+        self._start_patience_s = start_patience_s
         self._awaited: set[str] = set()
         self._looking: asyncio.Task[None] | None = None
 
@@ -52,7 +62,7 @@ class BoxScorer:
         or it was lost."""
         if once.owner is None:
             raise _no_box("the program belongs to no grade, so that no box can run it")
-        job_id, within_s = uuid.uuid4().hex, once.timeout_s + START_PATIENCE_S
+        job_id, within_s = uuid.uuid4().hex, once.timeout_s + self._start_patience_s
         await self._store.ask_box(job_id, once.owner, await self._job(once), within_s)
         try:
             return completed_of(await self._answered(job_id, within_s))
