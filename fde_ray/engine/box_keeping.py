@@ -197,6 +197,8 @@ class BoxKeeper:
         if live is not None:
             return live
         subject = box_subject(owner, max((row.number for row in rows), default=0) + 1)
+        # Programs read the case's archives from the store.
+        await self._runtime.material.keys(plan.case_id)
         case = await self._runtime.material.scoring(plan.case_id)
         inputs = box_inputs(plan, subject, pods, case.memory_bytes)
         await self._store.open_box(plan.run_id, plan.grade_id, self._epoch, inputs)

@@ -42,18 +42,15 @@ class Material:
 
     async def keys(self, case_id: str) -> CaseKeys:
         async with self._lock:
-            return await self._known(case_id)
-
-    async def _known(self, case_id: str) -> CaseKeys:
-        if case_id not in self._keys:
-            self._keys[case_id] = await self._stored(self._cases[case_id])
-        return self._keys[case_id]
+            if case_id not in self._keys:
+                self._keys[case_id] = await self._stored(self._cases[case_id])
+            return self._keys[case_id]
 
     async def scoring(self, case_id: str) -> ScoringCase:
+        """Return where the case's folders are staged here, and the keys that `keys` stores them
+        under."""
         async with self._lock:
             if case_id not in self._scoring:
-                # A box elsewhere reads them from the store.
-                await self._known(case_id)
                 case, tenant = self._cases[case_id], self._tenant
                 staged = await asyncio.to_thread(_staged, case, self._scratch, tenant)
                 self._scoring[case_id] = staged

@@ -26,7 +26,10 @@ async def test_what_an_evaluator_sees_of_a_case_lies_in_the_store_for_boxes_else
     tmp_path: Path,
 ) -> None:
     objects = FolderStore(tmp_path / "objects")
-    case = await Material(two_points(), objects, "lab", tmp_path / "scratch").scoring(CASE)
+    material = Material(two_points(), objects, "lab", tmp_path / "scratch")
+    case = await material.scoring(CASE)
+    assert await objects.list("lab/") == [], "whoever only scores stores nothing"
+    await material.keys(CASE)
     sealed, data = case.stored[SEALED], case.stored[DATA]
     assert sealed.key in await objects.list("lab/cases/sealed/")
     assert data.key in await objects.list("lab/cases/visible/")
