@@ -22,6 +22,7 @@ from .wire import Exchange, Refused
 BOX = "score"
 """The role of these sessions, and the scope of their tokens."""
 POLL_S = 20
+BREATH_S = 0.1
 FETCH_S = 300.0
 TRIES = 3
 _GONE = ("no_job", "no_object")
@@ -93,7 +94,10 @@ class BoxShim:
         while not self._over.is_set():
             try:
                 reply = self._insist(lambda: self._plane.call("GET", path, timeout=POLL_S + 30))
-                if reply.get("job") is not None:
+                if reply.get("job") is None:
+                    # A plane that is about to end keeps nobody waiting.
+                    self._over.wait(BREATH_S)
+                else:
                     self._answer(launched, str(reply["job_id"]), reply["job"])
             except GivenUp:
                 break
