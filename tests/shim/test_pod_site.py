@@ -58,6 +58,7 @@ def test_config_is_read_and_leaves_the_environment() -> None:
         ("pod.health_port", "9201"),
         ("pod.health_port", True),
         ("pod.relay_port", 0),
+        ("pod.late_s", 0.0),
         ("pod.control_port", 70000),
         ("pod.health_path", "0123456789abcdef0123"),
         ("pod.health_path", "/short"),
