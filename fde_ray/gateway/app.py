@@ -176,19 +176,19 @@ class PlaneRoutes:
         return json_response(await self._plane.evaluate(bearer, output))
 
     async def next_job(self, request: Request) -> Response:
-        reply = await self._plane.next_job(bearer_of(request), _wait_s(request))
+        reply = await self._plane.boxes.next(bearer_of(request), _wait_s(request))
         return json_response(reply, 202 if reply.job is None else 200)
 
     async def job_folder(self, request: Request) -> Response:
         bearer, number = bearer_of(request), _number(request, "number")
-        chunks = await self._plane.job_folder(bearer, _job_id(request), number)
+        chunks = await self._plane.boxes.folder(bearer, _job_id(request), number)
         first = await anext(chunks, b"")
         return StreamingResponse(_resumed(first, chunks), media_type="application/gzip")
 
     async def end_job(self, request: Request) -> Response:
         bearer = self._bearer(request)
         result = await record_of(request, BoxResult, MAX_RESULT_BYTES)
-        await self._plane.end_job(bearer, _job_id(request), result)
+        await self._plane.boxes.end(bearer, _job_id(request), result)
         return json_response({})
 
     def _bearer(self, request: Request) -> str:

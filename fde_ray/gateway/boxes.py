@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from fde_ray.model.boxes import BoxResult, owner_of
 from fde_ray.model.errors import Refusal, StoreError
@@ -28,9 +28,13 @@ LOOK_EVERY_S = 0.25
 LEAVING = ("boxes leaving",)
 
 
+Caller = Callable[[str], Awaitable[Session]]
+"""(bearer) -> the session of a box that may do its work now; Refusal when it is none."""
+
+
 class BoxJobs:
-    def __init__(self, store: RunStore, collection: Collection) -> None:
-        self._store, self._collection = store, collection
+    def __init__(self, store: RunStore, collection: Collection, caller: Caller) -> None:
+        self._store, self._collection, self._caller = store, collection, caller
         self._waiting = Counter[str]()
         self._any = asyncio.Event()
         self._is_leaving = False
@@ -40,12 +44,11 @@ class BoxJobs:
         self._is_leaving = True
         self._store.changed.notify([LEAVING])
 
-    async def next(self, session: Session, wait_s: float) -> JobReply:
-        """Return the next program of a box, as soon as there is one.
-
-        The session is not looked at again meanwhile: whoever waits asks anew.
-        """
-        subject, owner = session.subject, owner_of(session.subject)
+    async def next(self, bearer: str, wait_s: float = 20.0) -> JobReply:
+        """Return the next program of a box, as soon as there is one; an empty reply after
+        `wait_s`."""
+        subject = (await self._caller(bearer)).subject
+        owner = owner_of(subject)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max(wait_s, 0.0), LONGEST_WAIT_S)
         topics = (("jobs", owner), ("session", subject), LEAVING)
@@ -63,9 +66,9 @@ class BoxJobs:
             if not self._waiting:
                 self._any.clear()
 
-    async def folder(self, session: Session, job_id: str, number: int) -> AsyncIterator[bytes]:
+    async def folder(self, bearer: str, job_id: str, number: int) -> AsyncIterator[bytes]:
         """Return the chunks of a folder of a program that this box has taken."""
-        job = await self._store.held_job(session.subject, job_id)
+        job = await self._store.held_job((await self._caller(bearer)).subject, job_id)
         if job is None or number >= len(job.folders):
             raise Refusal(404, Fault.AGENT, "no such folder of a program of yours", code="no_job")
         return self._chunks(job.folders[number].key)
@@ -77,8 +80,10 @@ class BoxJobs:
         except KeyMissing as error:
             raise Refusal(404, Fault.AGENT, "the folder is gone", code="no_object") from error
 
-    async def end(self, session: Session, job_id: str, result: BoxResult) -> None:
-        if not await self._store.end_job(session.subject, job_id, result):
+    async def end(self, bearer: str, job_id: str, result: BoxResult) -> None:
+        """Keep how a program ended; the first word counts."""
+        subject = (await self._caller(bearer)).subject
+        if not await self._store.end_job(subject, job_id, result):
             raise Refusal(409, Fault.AGENT, "nobody waits for this program", code="no_job")
 
     async def watch(self) -> None:

@@ -18,7 +18,6 @@ from typing import NamedTuple
 from fde_ray.metering.metrics import CallMetrics
 from fde_ray.metering.places import Waiting
 from fde_ray.model.base import sha256_hex
-from fde_ray.model.boxes import BoxResult
 from fde_ray.model.chat import ChatReply
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import Refusal, StoreError
@@ -42,7 +41,6 @@ from .messages import (
     GateReport,
     Heartbeat,
     HeartbeatReply,
-    JobReply,
     StartedReply,
     StopReason,
     TokenReply,
@@ -106,7 +104,7 @@ class Plane:
         self.open_turns = OpenTurns(store, self.clocks, clock)
         self._turns = Turns(store, self.open_turns, self.clocks, clock)
         self._collection = Collection(store, objects, tenant)
-        self._boxes = BoxJobs(store, self._collection)
+        self.boxes = BoxJobs(store, self._collection, self._box)
         heard = _unheard if metrics is None else partial(metrics.hearing, clock=clock)
         self._calls = AgentCalls(
             calls, self.open_turns, self.clocks, other_models, heard, provider_retries
@@ -280,20 +278,6 @@ class Plane:
             raise Refusal(413, Fault.AGENT, "the output folder is too large", code="too_large")
         return await self._evaluate(session.subject, output)
 
-    # programs of grades
-
-    async def next_job(self, bearer: str, wait_s: float = 20.0) -> JobReply:
-        """Return the next program that a box is to run; the reply is empty after `wait_s`."""
-        return await self._boxes.next((await self._caller(bearer, Action.SERVE)).session, wait_s)
-
-    async def job_folder(self, bearer: str, job_id: str, number: int) -> AsyncIterator[bytes]:
-        session = (await self._caller(bearer, Action.SERVE)).session
-        return await self._boxes.folder(session, job_id, number)
-
-    async def end_job(self, bearer: str, job_id: str, result: BoxResult) -> None:
-        session = (await self._caller(bearer, Action.SERVE)).session
-        await self._boxes.end(session, job_id, result)
-
     # the engine's side
 
     async def breathe(self) -> None:
@@ -305,7 +289,7 @@ class Plane:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._live(), name="breath")
                 group.create_task(self.open_turns.watch(), name="open turns")
-                group.create_task(self._boxes.watch(), name="jobs of boxes")
+                group.create_task(self.boxes.watch(), name="jobs of boxes")
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
 
@@ -313,7 +297,7 @@ class Plane:
         """Keep nobody waiting for a reply to a turn, or for a program, any more; everything else
         is served as ever."""
         self._turns.leave()
-        self._boxes.leave()
+        self.boxes.leave()
 
     async def _live(self) -> None:
         while True:
@@ -334,6 +318,9 @@ class Plane:
         if action is Action.CALL:
             await self._catch_up(caller.session, writes)
         return caller
+
+    async def _box(self, bearer: str) -> Session:
+        return (await self._caller(bearer, Action.SERVE)).session
 
     async def _catch_up(self, session: Session, writes: int, *, is_served: bool = False) -> None:
         """Learn what another replica knows of the session, if its clock stands still for that."""

@@ -30,7 +30,7 @@ class BoxAgent(Agent):
     """The shim of a box, and an extractor that may call the evaluator."""
 
     async def taken(self, wait_s: float = 20.0) -> JobReply:
-        return await self._held(lambda plane, token: plane.next_job(token, wait_s))
+        return await self._held(lambda plane, token: plane.boxes.next(token, wait_s))
 
     async def laid_out(self, reply: JobReply, folder: Path) -> dict[str, Path]:
         """Unpack the folders of a program; return inside path -> folder."""
@@ -46,14 +46,14 @@ class BoxAgent(Agent):
 
     async def _folder(self, job_id: str, number: int) -> bytes:
         async def read(plane: Any, token: str) -> bytes:
-            chunks = await plane.job_folder(token, job_id, number)
+            chunks = await plane.boxes.folder(token, job_id, number)
             return b"".join([chunk async for chunk in chunks])
 
         return await self._held(read)
 
     async def ended(self, reply: JobReply, result: BoxResult) -> None:
         job_id = reply.job_id or ""
-        await self._held(lambda plane, token: plane.end_job(token, job_id, result))
+        await self._held(lambda plane, token: plane.boxes.end(token, job_id, result))
 
     async def evaluated(self, score: float) -> EvaluateReply:
         data, _ = packed(output(score))

@@ -27,7 +27,7 @@ DONE = BoxResult(reason="exit", exit_code=0, stdout=b"{}\n", duration_s=0.1)
 
 
 async def chunks(bench: Bench, token: str, job_id: str, number: int) -> bytes:
-    found = await bench.plane.job_folder(token, job_id, number)
+    found = await bench.plane.boxes.folder(token, job_id, number)
     return b"".join([chunk async for chunk in found])
 
 
@@ -41,13 +41,13 @@ async def test_a_box_gets_a_program_with_its_folders_and_tells_its_end(bench: Be
     token = await began(bench)
     await bench.objects.create(SEALED, b"sealed")
     await bench.store.ask_box("j1", OWNER, program(SEALED), 60.0)
-    reply = await bench.plane.next_job(token)
+    reply = await bench.plane.boxes.next(token)
     assert (reply.job_id, reply.job) == ("j1", program(SEALED))
     assert await chunks(bench, token, "j1", 0) == b"sealed"
-    await bench.plane.end_job(token, "j1", DONE)
-    await bench.plane.end_job(token, "j1", DONE)
+    await bench.plane.boxes.end(token, "j1", DONE)
+    await bench.plane.boxes.end(token, "j1", DONE)
     assert await bench.store.job_result("j1") == DONE
-    assert await code_of(bench.plane.job_folder(token, "j1", 0)) == "no_job"
+    assert await code_of(bench.plane.boxes.folder(token, "j1", 0)) == "no_job"
 
 
 async def test_a_workspace_comes_joined_from_its_parts(bench: Bench) -> None:
@@ -60,13 +60,13 @@ async def test_a_workspace_comes_joined_from_its_parts(bench: Bench) -> None:
     manifest = layout.manifest_key("local", SOLVE, "final")
     await bench.objects.create(manifest, commit.model_dump_json().encode())
     await bench.store.ask_box("j1", OWNER, program(manifest), 60.0)
-    await bench.plane.next_job(token)
+    await bench.plane.boxes.next(token)
     assert await chunks(bench, token, "j1", 0) == b"01"
 
 
 async def test_a_box_waits_for_a_program_and_is_woken(bench: Bench) -> None:
     token = await began(bench)
-    waiting = asyncio.create_task(bench.plane.next_job(token, 30.0))
+    waiting = asyncio.create_task(bench.plane.boxes.next(token, 30.0))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await bench.store.ask_box("j1", OWNER, program(), 60.0)
@@ -77,8 +77,8 @@ async def test_a_program_that_another_process_wants_is_seen_soon(
     bench: Bench, tmp_path: Path
 ) -> None:
     token = await began(bench)
-    watching = asyncio.create_task(bench.plane._boxes.watch())
-    waiting = asyncio.create_task(bench.plane.next_job(token, 30.0))
+    watching = asyncio.create_task(bench.plane.boxes.watch())
+    waiting = asyncio.create_task(bench.plane.boxes.next(token, 30.0))
     await asyncio.sleep(0.05)
     async with RunStore(tmp_path / "runs.db", bench.clock) as elsewhere:
         await elsewhere.ask_box("j1", OWNER, program(), 60.0)
@@ -89,7 +89,7 @@ async def test_a_program_that_another_process_wants_is_seen_soon(
 
 async def test_nothing_comes_in_time_and_the_reply_is_empty(bench: Bench) -> None:
     token = await began(bench)
-    reply = await bench.plane.next_job(token, 0.01)
+    reply = await bench.plane.boxes.next(token, 0.01)
     assert (reply.job_id, reply.job) == (None, None)
 
 
@@ -97,33 +97,33 @@ async def test_a_box_that_is_closed_while_it_waits_is_let_go_and_gets_nothing_mo
     bench: Bench,
 ) -> None:
     token = await began(bench)
-    waiting = asyncio.create_task(bench.plane.next_job(token, 30.0))
+    waiting = asyncio.create_task(bench.plane.boxes.next(token, 30.0))
     await asyncio.sleep(0.05)
     await bench.store.close_attempt(BOX, bench.epoch, solve_end=SolveEnd.SUBMITTED)
     assert (await asyncio.wait_for(waiting, 5.0)).job is None
-    assert await code_of(bench.plane.next_job(token, 0.0)) == "not_live"
-    assert await code_of(bench.plane.end_job(token, "j1", DONE)) == "not_live"
+    assert await code_of(bench.plane.boxes.next(token, 0.0)) == "not_live"
+    assert await code_of(bench.plane.boxes.end(token, "j1", DONE)) == "not_live"
 
 
 async def test_a_plane_that_leaves_lets_its_boxes_go(bench: Bench) -> None:
     token = await began(bench)
-    waiting = asyncio.create_task(bench.plane.next_job(token, 30.0))
+    waiting = asyncio.create_task(bench.plane.boxes.next(token, 30.0))
     await asyncio.sleep(0.05)
     bench.plane.leave()
     assert (await asyncio.wait_for(waiting, 5.0)).job is None
-    assert (await bench.plane.next_job(token, 30.0)).job is None
+    assert (await bench.plane.boxes.next(token, 30.0)).job is None
 
 
 async def test_sealed_folders_are_out_of_reach_of_agents_and_extractors(bench: Bench) -> None:
     box = await began(bench)
     await bench.objects.create(SEALED, b"sealed")
     await bench.store.ask_box("j1", OWNER, program(SEALED), 60.0)
-    await bench.plane.next_job(box)
+    await bench.plane.boxes.next(box)
     for subject in (SOLVE, EXTRACT):
         token = await bench.started(subject)
-        assert await code_of(bench.plane.next_job(token, 0.0)) == "wrong_scope"
-        assert await code_of(bench.plane.job_folder(token, "j1", 0)) == "wrong_scope"
-        assert await code_of(bench.plane.end_job(token, "j1", DONE)) == "wrong_scope"
+        assert await code_of(bench.plane.boxes.next(token, 0.0)) == "wrong_scope"
+        assert await code_of(bench.plane.boxes.folder(token, "j1", 0)) == "wrong_scope"
+        assert await code_of(bench.plane.boxes.end(token, "j1", DONE)) == "wrong_scope"
         for name in ("sealed", SEALED, "j1"):
             assert await code_of(bench.plane.archive(token, name)) == "unknown_archive"
 
@@ -152,17 +152,17 @@ async def test_a_box_has_no_part_in_what_another_one_took(bench: Bench) -> None:
     first, second = await began(bench), await began(bench, OTHER)
     await bench.objects.create(SEALED, b"sealed")
     await bench.store.ask_box("j1", OWNER, program(SEALED), 60.0)
-    await bench.plane.next_job(first)
-    assert await code_of(bench.plane.job_folder(second, "j1", 0)) == "no_job"
-    assert await code_of(bench.plane.end_job(second, "j1", DONE)) == "no_job"
-    assert (await bench.plane.next_job(second, 0.0)).job is None
+    await bench.plane.boxes.next(first)
+    assert await code_of(bench.plane.boxes.folder(second, "j1", 0)) == "no_job"
+    assert await code_of(bench.plane.boxes.end(second, "j1", DONE)) == "no_job"
+    assert (await bench.plane.boxes.next(second, 0.0)).job is None
 
 
 async def test_a_folder_that_is_gone_is_said_to_be(bench: Bench) -> None:
     token = await began(bench)
     gone = layout.manifest_key("local", SOLVE, "gone")
     await bench.store.ask_box("j1", OWNER, program(gone, SEALED), 60.0)
-    await bench.plane.next_job(token)
+    await bench.plane.boxes.next(token)
     async with bench.client(token, grade=True) as client:
         for number in (0, 1):
             reply = await client.get(f"/v1/job/j1/folders/{number}")
@@ -210,7 +210,7 @@ async def test_the_routes_are_the_grade_plane_s_alone(bench: Bench) -> None:
 async def test_a_result_that_is_none_is_refused(bench: Bench, body: bytes, status: int) -> None:
     token = await began(bench)
     await bench.store.ask_box("j1", OWNER, program(), 60.0)
-    await bench.plane.next_job(token)
+    await bench.plane.boxes.next(token)
     async with bench.client(token, grade=True) as client:
         reply = await client.post("/v1/job/j1", content=body)
     assert reply.status_code == status
