@@ -21,6 +21,7 @@ from fde_ray.model.plan import RunPlan
 from fde_ray.model.profile import Profile
 from fde_ray.model.session import SessionInputs, SessionLimits
 from fde_ray.model.states import Channel, SolveEnd
+from fde_ray.store.objects import layout
 from fde_ray.store.runs import AttemptRow, Epoch, woken
 
 from .patrol import Patrol
@@ -102,6 +103,7 @@ class BoxKeeper:
         if session.role == "score":
             owner = owner_of(session.subject)
             await self._store.refuse_jobs(owner, session.subject, _lost(detail))
+            await self._clear(owner)
 
     async def _end(self, plan: RunPlan, owner: str) -> None:
         for row in await self._rows(plan):
@@ -109,6 +111,13 @@ class BoxKeeper:
                 await self._sessions.close(row, solve_end=SolveEnd.SUBMITTED)
         # Whoever still waits, for a verification, hears of the end.
         await self._store.refuse_jobs(owner, box_subject(owner, 0), _lost("the grading is over"))
+        await self._clear(owner)
+
+    async def _clear(self, owner: str) -> None:
+        """Delete the archives that were made for programs alone."""
+        objects = self._runtime.objects
+        for key in await objects.list(layout.box_prefix(self._runtime.tenant, owner)):
+            await objects.delete(key)
 
     async def _keep(self, plan: RunPlan, owner: str, pods: KubernetesProfile, box: Box) -> None:
         try:
@@ -180,7 +189,7 @@ class BoxKeeper:
         cause: Loss | None = loss
         if loss.kind is not FailureKind.AGENT_RESOURCE:
             cause = await self._sessions.cause(row._replace(solve_end=SolveEnd.AGENT_ERROR))
-        if cause is not None and cause.kind is FailureKind.AGENT_RESOURCE:
+        if cause is not None and _is_memory(cause):
             return BoxResult(reason="memory", detail=shortened(cause.detail)[:MAX_DETAIL])
         return _lost(loss.detail)
 
@@ -243,6 +252,11 @@ def box_inputs(
             pause_cap_s=limits.pause_cap,
         ),
     )
+
+
+def _is_memory(loss: Loss) -> bool:
+    """Whether the kernel found the memory used up. A disk that is full holds what we laid out."""
+    return loss.kind is FailureKind.AGENT_RESOURCE and loss.detail.startswith("memory:")
 
 
 def _lost(detail: str) -> BoxResult:

@@ -63,20 +63,20 @@ class BoxScorer:
         if once.owner is None:
             raise _no_box("the program belongs to no grade, so that no box can run it")
         job_id, within_s = uuid.uuid4().hex, once.timeout_s + self._start_patience_s
-        await self._store.ask_box(job_id, once.owner, await self._job(once), within_s)
+        job = await self._job(once, once.owner)
+        await self._store.ask_box(job_id, once.owner, job, within_s)
         try:
             return completed_of(await self._answered(job_id, within_s))
         finally:
             await self._forgotten(job_id)
 
-    async def _job(self, once: Once) -> BoxJob:
-        assert once.owner is not None
+    async def _job(self, once: Once, owner: str) -> BoxJob:
         return BoxJob(
             argv=once.argv,
             env={"HOME": HOME, "TMPDIR": "/tmp"} | dict(once.env),  # noqa: S108
             workdir=once.workdir,
             folders=tuple(
-                [await self._folder(once, Path(host), at) for host, at, _ in once.mounts]
+                [await self._folder(once, owner, Path(host), at) for host, at, _ in once.mounts]
             ),
             timeout_s=once.timeout_s,
             memory_bytes=once.memory_bytes,
@@ -86,14 +86,13 @@ class BoxScorer:
             stdin=once.stdin,
         )
 
-    async def _folder(self, once: Once, host: Path, at: str) -> BoxFolder:
+    async def _folder(self, once: Once, owner: str, host: Path, at: str) -> BoxFolder:
         if not at.startswith(f"{BOX_ROOT}/"):
             raise _no_box(f"a box has no folder at {at}")
         if (known := once.stored.get(at)) is not None:
             return BoxFolder(at=at, key=known.key, below=known.below)
         data = await asyncio.to_thread(packed_folder, host)
-        run, _, grade = (once.owner or "").partition("/")
-        key = layout.box_key(self._tenant, run, grade, sha256_hex(data))
+        key = layout.box_key(self._tenant, owner, sha256_hex(data))
         await self._objects.create(key, data)
         return BoxFolder(at=at, key=key)
 
@@ -128,7 +127,7 @@ class BoxScorer:
         try:
             await self._store.forget_job(job_id)
         except StoreError as error:
-            # The grade forgets all its programs when it is done.
+            # It is forgotten when its time is over.
             log.warning("job_left", extra={"reason": error.detail})
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import AwareDatetime, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fde_ray.model.base import Record, sha256_hex
+from fde_ray.model.boxes import box_owner, box_subject
 from fde_ray.model.dialogue import DIALOGUE_EVENT, DialogueEvent
 from fde_ray.model.errors import StoreError, shortened
 from fde_ray.model.failures import FailureKind
@@ -25,6 +26,7 @@ from .errors import KeyMissing
 from .objects import ObjectStore, layout
 from .results import MAX_RESULT_BYTES, Finding, FindingKind, parse_result
 from .runs.rows import CallRow
+from .trace_names import Names, named
 
 T = TypeVar("T")
 
@@ -33,13 +35,7 @@ MAX_LINES_BYTES = 64 * 2**20
 """Of a dialogue, and of a file of calls once unpacked."""
 MAX_SESSIONS = 10_000
 
-_NUMBER = r"(?:0|[1-9]\d{0,8})"
-_ATTEMPT = re.compile(rf"attempts/({_NUMBER})/(.+)")
-_TRY = re.compile(rf"grades/([0-9a-f]{{4,64}})/({_NUMBER})\.({_NUMBER})/(.+)")
 _NOTE = re.compile(r"notes/\d{9}\.json")
-_RESULT = re.compile(r"grades/([0-9a-f]{4,64})/result\.json")
-_ROUTE = re.compile(r"grades/([0-9a-f]{4,64})/extraction/(-?\d{1,4})/([0-9a-f]{64})/route\.json")
-_COVERAGE = re.compile(r"grades/([0-9a-f]{4,64})/judging/panel/([0-9a-f]{64})\.json")
 _CALLS = re.compile(r"calls/[A-Za-z0-9._-]{1,100}\.jsonl\.gz")
 _COVERAGES: TypeAdapter[tuple[PointCoverage, ...]] = TypeAdapter(tuple[PointCoverage, ...])
 
@@ -126,7 +122,7 @@ class _Start(_Read):
 
 class SessionTrace(NamedTuple):
     """What one session left. end None = it was alive when it was last heard of, or its end was
-    spoilt; grade and route are those of an extraction try."""
+    spoilt; grade and route are those of an extraction try, a box has a grade alone."""
 
     subject: str
     number: int
@@ -165,44 +161,18 @@ class RunTrace(NamedTuple):
     attempts: tuple[SessionTrace, ...]
     """In the order of their numbers."""
     tries: tuple[SessionTrace, ...]
+    boxes: tuple[SessionTrace, ...]
     grades: dict[str, GradeTrace]
     findings: tuple[Finding, ...]
 
     @property
     def sessions(self) -> tuple[SessionTrace, ...]:
-        return self.attempts + self.tries
+        return self.attempts + self.tries + self.boxes
 
 
 async def read_run(objects: ObjectStore, tenant: str, run_id: str) -> RunTrace:
     """Return what the bucket tells of a run; raises StoreError only when the bucket is away."""
     return await _Reader(objects, tenant, run_id).read()
-
-
-class _Names(NamedTuple):
-    attempts: dict[int, list[str]]
-    tries: dict[tuple[str, int, int], list[str]]
-    results: dict[str, str]
-    routes: dict[tuple[str, int], list[tuple[str, str]]]
-    coverages: dict[str, list[tuple[str, str]]]
-
-
-def named(prefix: str, keys: Sequence[str]) -> _Names:
-    """Sort the keys of a run by what they are; others are left out."""
-    found = _Names({}, {}, {}, {}, {})
-    for key in keys:
-        name = key.removeprefix(prefix)
-        if match := _ATTEMPT.fullmatch(name):
-            found.attempts.setdefault(int(match[1]), []).append(match[2])
-        elif match := _TRY.fullmatch(name):
-            place = match[1], int(match[2]), int(match[3])
-            found.tries.setdefault(place, []).append(match[4])
-        elif match := _RESULT.fullmatch(name):
-            found.results[match[1]] = key
-        elif match := _ROUTE.fullmatch(name):
-            found.routes.setdefault((match[1], int(match[2])), []).append((key, match[3]))
-        elif match := _COVERAGE.fullmatch(name):
-            found.coverages.setdefault(match[1], []).append((key, match[2]))
-    return found
 
 
 class _Reader:
@@ -223,11 +193,18 @@ class _Reader:
             )
             for (grade, route, number), inner in sorted(names.tries.items())[:MAX_SESSIONS]
         ]
+        boxes = [
+            await self._session(
+                box_subject(box_owner(self._run, grade), number), number, grade, None, inner
+            )
+            for (grade, number), inner in sorted(names.boxes.items())[:MAX_SESSIONS]
+        ]
         grades = {
             grade: await self._grade(grade, names)
             for grade in sorted({*names.results, *names.coverages, *(g for g, _ in names.routes)})
         }
-        return RunTrace(self._run, tuple(attempts), tuple(tries), grades, tuple(self._findings))
+        sessions = tuple(attempts), tuple(tries), tuple(boxes)
+        return RunTrace(self._run, *sessions, grades, tuple(self._findings))
 
     async def _session(
         self, subject: str, number: int, grade: str | None, route: int | None, names: Sequence[str]
@@ -327,7 +304,7 @@ class _Reader:
             return []
         return [CallRow(**{**call.model_dump(), "reply": None}) for call in calls]
 
-    async def _grade(self, grade: str, names: _Names) -> GradeTrace:
+    async def _grade(self, grade: str, names: Names) -> GradeTrace:
         result, sha256 = None, None
         if (key := names.results.get(grade)) is not None:
             result, sha256 = await self._result(key, grade)

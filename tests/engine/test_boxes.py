@@ -30,6 +30,7 @@ from tests.engine.boxes import BoxAgent, BoxStage, boxed, pods, serves
 from tests.engine.drivers import make_spec, make_stage, opened, result, submitted, worked
 from tests.engine.killing import Killer
 from tests.engine.stage import Agent, Stage, extracting, output
+from tests.engine.test_rebuilding import lose_the_store, rebuilt
 from tests.engine.virtual import LoopClock, played
 from tests.store.builders import GRADE, ManualClock, make_plan, run_id
 
@@ -46,6 +47,7 @@ async def nothing_is_left(runtime: Any, stage: BoxStage) -> None:
     assert await runtime.store.open_sessions() == []
     assert await stage.sessions() == []
     assert await runtime.store.waiting_owners() == frozenset()
+    assert not [key for key in await runtime.objects.list("") if "/boxes/" in key]
 
 
 def test_programs_in_a_box_give_the_result_that_they_give_here(tmp_path: Path) -> None:
@@ -144,6 +146,37 @@ def test_a_lost_box_costs_no_route_and_is_followed_by_another(tmp_path: Path) ->
     played(main)
 
 
+def test_a_box_whose_disk_is_full_is_lost_and_no_program_is_to_blame(tmp_path: Path) -> None:
+    """What lies there was laid out by us; a checker that was stopped would check nothing."""
+
+    class Evicted(BoxStage):
+        async def outcome(self, handle: Handle) -> Outcome:
+            if not handle.subject.endswith("/score.1"):
+                return await super().outcome(handle)
+            detail = 'disk: Usage of EmptyDir volume "m0" exceeds the limit "1Gi"'
+            return Outcome(phase="ended", failure=FailureKind.AGENT_RESOURCE, detail=detail)
+
+    async def box(stage: BoxStage, agent: BoxAgent) -> None:
+        if agent.number > 1:
+            await serves(stage, agent)
+        await agent.start()
+        await agent.taken()
+
+    async def main() -> None:
+        stage = Evicted(box=box)
+        async with boxed(tmp_path, stage) as runtime:
+            run = await only_run(runtime)
+            found = await result(runtime)
+            assert (run.grade, run.score) == (GradeState.SCORED, 0.5)
+            assert [route.provenance.verdict for route in found.routes if route.provenance] == [
+                "clean"
+            ] * 3
+            assert len(stage.boxes()) == 2
+            await nothing_is_left(runtime, stage)
+
+    played(main)
+
+
 def test_boxes_that_never_come_up_are_no_score(tmp_path: Path) -> None:
     class Full(BoxStage):
         async def start(self, session: Any) -> Handle:
@@ -184,7 +217,7 @@ def test_a_box_that_starts_at_the_second_try_is_enough(tmp_path: Path) -> None:
 @pytest.mark.parametrize("whole_pod", [False, True], ids=["its_container", "its_pod"])
 def test_an_evaluator_that_used_up_its_box_is_told_so(tmp_path: Path, whole_pod: bool) -> None:
     """Some runtimes end the container for it, others the whole pod."""
-    killed = Outcome(phase="ended", failure=FailureKind.AGENT_RESOURCE, detail="OOMKilled")
+    killed = Outcome(phase="ended", failure=FailureKind.AGENT_RESOURCE, detail="memory: OOMKilled")
 
     class Killed(BoxStage):
         async def agent_end(self, handle: Handle) -> Outcome | None:
@@ -265,6 +298,31 @@ def test_a_cancelled_sweep_leaves_no_box(tmp_path: Path) -> None:
             assert len(stage.boxes()) == 1
             await Controller(runtime).cancel(names[0])
             await working
+            await nothing_is_left(runtime, stage)
+
+    played(main)
+
+
+def test_a_box_of_a_lost_store_is_ended_and_followed_by_another(tmp_path: Path) -> None:
+    async def stuck(agent: Agent) -> None:
+        await agent.start()
+        await agent.sleep(10_000)
+
+    async def main() -> None:
+        stage = BoxStage(extract=stuck)
+        async with boxed(tmp_path, stage) as runtime:
+            names = await submitted(runtime, make_spec(panel={"time": "4h"}))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(worked(runtime, names), 60)
+        (box,) = stage.boxes()
+        lose_the_store(tmp_path)
+        stage.extract = extracting(0.5)
+        async with boxed(tmp_path, stage) as runtime:
+            await rebuilt(runtime)
+            (status,) = await worked(runtime, names)
+            assert status.is_complete
+            assert stage.boxes() == [box, f"{box[:-1]}2"]
+            assert stage.handle_of(box) is None
             await nothing_is_left(runtime, stage)
 
     played(main)

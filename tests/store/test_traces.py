@@ -14,12 +14,14 @@ from fde_ray.model.dialogue import DIALOGUE_EVENT
 from fde_ray.model.grading import Route, RouteStatus
 from fde_ray.model.states import SolveEnd
 from fde_ray.store.objects import FolderStore, layout
-from fde_ray.store.traces import MAX_FACTS_BYTES, MAX_LINES_BYTES, named, read_run, unpacked
+from fde_ray.store.trace_names import named
+from fde_ray.store.traces import MAX_FACTS_BYTES, MAX_LINES_BYTES, read_run, unpacked
 from tests.store.builders import GRADE, make_turn, run_id
 
 RUN = run_id(1)
 SUBJECT = f"{RUN}.1"
 TRY = f"{RUN}/{GRADE}/0.2"
+BOX = f"{RUN}/{GRADE}/score.1"
 END: dict[str, Any] = {
     "subject": SUBJECT,
     "solve_end": "submitted",
@@ -83,8 +85,11 @@ async def test_sessions_are_read_with_their_calls_and_dialogue(objects: FolderSt
     await put(
         objects, layout.start_key("local", TRY), {"subject": TRY, "at": "2026-01-01T00:00:00Z"}
     )
+    await put(objects, layout.end_key("local", BOX), END | {"subject": BOX})
     trace = await read_run(objects, "local", RUN)
-    (attempt,), (one_try,) = trace.attempts, trace.tries
+    (attempt,), (one_try,), (box,) = trace.attempts, trace.tries, trace.boxes
+    assert trace.sessions == (attempt, one_try, box)
+    assert (box.subject, box.grade_id, box.route, box.number) == (BOX, GRADE, None, 1)
     assert attempt.end is not None
     assert (attempt.number, attempt.end.solve_end) == (1, SolveEnd.SUBMITTED)
     assert [call.call_id for call in attempt.calls] == ["c1"]
@@ -203,6 +208,7 @@ def test_names_that_are_no_ours_are_left_out() -> None:
     names = ["attempts/x/end.json", "attempts/01/end.json", f"attempts/{'9' * 20}/end.json"]
     names += ["attempts/", "grades/zz/result.json", "grades/../result.json", "other", ""]
     names += [f"grades/{GRADE}/-1.1/end.json", f"grades/{GRADE}/0.0x1/end.json"]
+    names += [f"grades/{GRADE}/score.x/end.json", f"grades/{GRADE}/scores.1/end.json"]
     assert all(not found for found in named("p/", [f"p/{name}" for name in names]))
 
 

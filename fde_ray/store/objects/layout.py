@@ -77,9 +77,15 @@ def extraction_key(
     return f"{grade_prefix(tenant, run, grade)}extraction/{route}/{sha256}/{name}"
 
 
-def box_key(tenant: str, run: str, grade: str, sha256: str) -> str:
-    """Return where an archive goes that programs of this grade read in their box."""
-    return f"{grade_prefix(tenant, run, grade)}boxes/{sha256}.tar.gz"
+def box_prefix(tenant: str, owner: str) -> str:
+    """Return the folder of what programs of `<run>/<grade>` read in their box, until it is
+    graded."""
+    run, _, grade = owner.partition("/")
+    return f"{grade_prefix(tenant, run, grade)}boxes/"
+
+
+def box_key(tenant: str, owner: str, sha256: str) -> str:
+    return f"{box_prefix(tenant, owner)}{sha256}.tar.gz"
 
 
 def judging_key(tenant: str, run: str, grade: str, judge: int | str, sha256: str) -> str:
