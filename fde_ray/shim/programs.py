@@ -26,6 +26,8 @@ WATCH_S = 0.1
 DRAIN_S = 2.0
 """For output of a program that has ended: whatever it left behind is dead."""
 KILL_S = 30.0
+REAPED_AT_ONCE = 1000
+"""A program whose children end faster than that does not escape its limits."""
 NOT_FOUND, NOT_RUN, NOT_CLEAN = 127, 126, 70
 _READ = 64 << 10
 
@@ -88,7 +90,7 @@ class Programs:
         if not self._is_alone:
             return process.poll() is not None
         with contextlib.suppress(ChildProcessError):
-            while True:
+            for _ in range(REAPED_AT_ONCE):
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     return False

@@ -62,9 +62,9 @@ class BoxShim:
         self._phase("stopped" if self._abandoned else "ended")
 
     def abandon(self) -> None:
-        """Leave at once; called from a signal handler."""
+        """Leave at once; called from a signal handler, so no lock is taken here."""
         self._abandoned = True
-        self._stop()
+        threading.Thread(target=self._stop, daemon=True).start()
 
     @property
     def is_abandoned(self) -> bool:
