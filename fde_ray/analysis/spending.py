@@ -148,7 +148,7 @@ class Spending(NamedTuple):
 
 def lost_subjects(sessions: Iterable[Session]) -> frozenset[str]:
     """Return the attempts and tries that count for nothing: another took their place, or they
-    ended by a trouble of ours or of a provider."""
+    ended by a trouble of ours or of a provider. A box that another followed has done its work."""
     last: dict[tuple[str, str | None, int | None], int] = {}
     sessions = list(sessions)
     for one in sessions:
@@ -157,12 +157,13 @@ def lost_subjects(sessions: Iterable[Session]) -> frozenset[str]:
     return frozenset(
         one.subject
         for one in sessions
-        if one.number < last[one.run_id, one.grade_id, one.route] or _is_lost(one)
+        if _is_lost(one)
+        or (one.role != "score" and one.number < last[one.run_id, one.grade_id, one.route])
     )
 
 
 def _is_lost(session: Session) -> bool:
-    if session.failure is None or session.role != "solve":
+    if session.failure is None or session.role == "extract":
         return False
     rule = FAILURES[known_kind(session.failure)]
     return not rule.graded and rule.fault in (Fault.OURS, Fault.PROVIDER)

@@ -62,12 +62,13 @@ def line(n: int, subject: str, cost: int | None, **more: Any) -> LedgerLine:
 def session(subject: str, cost: int | None = 0, **more: Any) -> Session:
     run_id, _, rest = subject.partition("/")
     grade, _, route = rest.partition("/")
+    place = route.partition(".")[0]
     return Session(
         subject=subject,
         run_id=run_id.partition(".")[0],
         grade_id=grade or None,
-        route=int(route.partition(".")[0]) if route else None,
-        role="extract" if rest else "solve",
+        route=int(place) if place.isdigit() else None,
+        role="score" if place == "score" else "extract" if rest else "solve",
         number=int(subject.rpartition(".")[2]),
         model="acme/big",
         failure=more.get("failure"),
@@ -170,6 +171,10 @@ def test_attempts_that_another_replaced_or_that_we_lost_are_wasted() -> None:
     for graded in ("agent_error", "time_limit", "budget_exhausted", "cancelled"):
         assert lost_subjects([session("c.1", failure=graded)]) == frozenset()
     assert lost_subjects([session(f"c/{GRADE}/1.1", failure="extractor_error")]) == frozenset()
+    boxes = [session(f"c/{GRADE}/score.{n}") for n in (1, 2)]
+    assert lost_subjects(boxes) == frozenset(), "the first had nothing more to do"
+    broken = session(f"c/{GRADE}/score.3", failure="shim_lost")
+    assert lost_subjects([*boxes, broken]) == {broken.subject}
     total = summarised(spending()).total
     assert total.llm.lost_nanousd.value == 1000 + 30
     assert total.compute.lost_nanousd.value == 10 + 1
