@@ -1,4 +1,4 @@
-"""What the runner of a scoring pod does with a program: here not alone, so that it kills only it."""
+"""What the runner of a scoring pod does with a program: here not alone, so it kills only that."""
 
 from __future__ import annotations
 
