@@ -15,6 +15,8 @@ simulated. So no container runs, and these parts are played:
     python -m benchmarks.pods              10,000 pods live at once, about 12 minutes
     python -m benchmarks.pods --quick      300 pods, a minute
     python -m benchmarks.pods --pods 2000
+    python -m benchmarks.pods --alone      without what enforces the lab's network policies, which
+                                           takes half a core for nothing; only if nobody needs it
 
 Beside it, in the same run, plain clients create and delete the same pods. CPU and memory are those
 of each program of the lab; they share the machine with supervisors, so rates are the machine's.
@@ -34,6 +36,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,7 +50,7 @@ from ._pods.kubelets import end_pods
 from ._pods.plain import LEGS, played
 from ._pods.server import Server, opened
 from ._pods.sessions import subjects
-from ._pods.site import FENCED, Site, opened_site
+from ._pods.site import FENCED, Site, opened_site, without_policies
 from ._pods.summaries import (
     Part,
     leg_told,
@@ -70,11 +73,13 @@ STALLED_S = 180.0
 
 
 class Size(NamedTuple):
-    """pods: live at once; plain: made by a plain client; live_s: how long all of them live."""
+    """pods: live at once; plain: made by a plain client; live_s: how long all of them live; alone:
+    nobody else needs the lab's network policies meanwhile."""
 
     pods: int
     plain: int
     live_s: float
+    alone: bool = False
 
     @property
     def supervisors(self) -> int:
@@ -228,11 +233,13 @@ def _faults(totals: Totals) -> str:
 
 async def measured(size: Size, output: Path) -> dict[str, Any]:
     output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="fde-bench-") as name:
-        folder = Path(name)
-        with opened_site(folder, size.pods + 3 * size.plain, say) as site:
-            async with opened(site.host, site.admin_tls) as admin:
-                return await Benchmark(site, admin, size, output).play(folder)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fde-bench-")))
+        site = stack.enter_context(opened_site(folder, size.pods + 3 * size.plain, say))
+        if size.alone:
+            stack.enter_context(without_policies(say))
+        async with opened(site.host, site.admin_tls) as admin:
+            return await Benchmark(site, admin, size, output).play(folder)
 
 
 def say(text: str) -> None:
@@ -245,9 +252,10 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help=f"{QUICK.pods} pods")
     parser.add_argument("--pods", type=int, metavar="N", help="so many, all live at once")
+    parser.add_argument("--alone", action="store_true", help="without the lab's network policies")
     parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE", help="(%(default)s)")
     given = parser.parse_args()
-    size = QUICK if given.quick else WHOLE
+    size = (QUICK if given.quick else WHOLE)._replace(alone=given.alone)
     if given.pods is not None:
         size = size._replace(pods=given.pods)
     # What was made is taken away then, too.

@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cluster.lab.api import Api
 from cluster.lab.fence import run
 from cluster.lab.layout import Layout, find_layout, image
+from cluster.lab.lowering import stop_daemon
 from cluster.lab.objects import as_list, simulated_node
-from cluster.lab.report import status
+from cluster.lab.raising import bring_up
 from cluster.lab.state import locked, read_state
 from fde_ray.model.errors import UserError
 from fde_ray.sandbox.kubernetes.contract import LABEL_MANAGED, MANAGED, OWNER_NAME
@@ -64,6 +66,18 @@ class Site(NamedTuple):
 
 
 @contextmanager
+def without_policies(say: Callable[[str], None]) -> Iterator[None]:
+    """Have nobody enforce network policies meanwhile: it takes half a core to sort addresses again
+    at each change of a pod, for one node that is real."""
+    layout = find_layout(os.environ)
+    stop_daemon(layout, "kube-router")
+    try:
+        yield
+    finally:
+        bring_up(layout, say)
+
+
+@contextmanager
 def opened_site(folder: Path, pods: int, say: Callable[[str], None]) -> Iterator[Site]:
     """Have room for so many pods at once. UserError in one line when there is no lab.
 
@@ -71,7 +85,7 @@ def opened_site(folder: Path, pods: int, say: Callable[[str], None]) -> Iterator
     """
     layout = find_layout(os.environ)
     state = read_state(layout)
-    if state is None or status(layout).state != "up":
+    if state is None or not Api(layout, state.network).is_ready():
         raise UserError("the lab is down: run `make lab-up` first (docs/lab.md)")
     kubectl = _Kubectl(layout)
     with locked(layout, "bench-pods"):
