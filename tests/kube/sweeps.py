@@ -137,9 +137,10 @@ def pods_of(kubectl: Kubectl, namespace: str) -> list[dict[str, Any]]:
 
 
 def boxes_of(home: Path) -> set[str]:
-    """Return the scoring pods that began, as `<grade>/score.<n>`: each left word of its gate."""
-    gates = home.rglob("grades/*/score.*/gate.json")
-    return {f"{gate.parent.parent.name}/{gate.parent.name}" for gate in gates}
+    """Return the scoring pods that began, as `<run>/grades/<grade>/score.<n>`: each left word of
+    its gate."""
+    gates = home.glob("objects/*/runs/*/*/grades/*/score.*/gate.json")
+    return {str(gate.parent.relative_to(gate.parents[4])) for gate in gates}
 
 
 def inline(home: Path) -> None:
