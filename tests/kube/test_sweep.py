@@ -53,7 +53,7 @@ def test_a_scoring_pod_that_is_deleted_costs_no_route_and_no_attempt(
 
         with started(tmp_path, *here.sweep("submit", str(here.spec), "--json")) as driver:
             until(lambda: bool(scoring()) or driver.poll() is not None, 240, "a scoring pod")
-            assert driver.poll() is None
+            assert driver.poll() is None, driver.communicate()[1].decode()[-2000:]
             lost = scoring()[0]
             kubectl.run("delete", "pod", lost, "-n", name, "--grace-period=0", "--force")
             _, err = driver.communicate(timeout=ENDS_WITHIN_S)
@@ -77,7 +77,7 @@ def test_a_driver_that_is_killed_leaves_its_pods_and_the_next_one_goes_on_with_t
 
         with started(tmp_path, *submit) as driver:
             until(lambda: len(running()) >= 2 or driver.poll() is not None, 120, "running pods")
-            assert driver.poll() is None
+            assert driver.poll() is None, driver.communicate()[1].decode()[-2000:]
             driver.kill()
             driver.communicate()
         left = running()
