@@ -43,10 +43,13 @@ class SessionHost:
         self._profile = runtime.profile
         self._chronicle = Chronicle(runtime.store, runtime.objects, runtime.tenant)
 
-    async def start(self, inputs: SessionInputs) -> dict[str, Any]:
+    async def start(self, inputs: SessionInputs, *, sweep: str | None = None) -> dict[str, Any]:
         """Start the session, or find the one that lives; SandboxError when it cannot start.
 
-        Returns its handle, for the caller to keep in the session's row.
+        sweep: that planned its run, for those who look for it by hand.
+
+        Returns its handle, for the caller to keep in the session's row; where another one is kept
+        there, the caller has this one `turned_away`.
         """
         subject = inputs.subject
         plane = plane_address(self._profile, self._home, inputs.role)

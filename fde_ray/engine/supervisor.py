@@ -143,9 +143,8 @@ class Supervisor:
         subject = attempt_id(RunId(run.run_id), run.attempt)
         keys = await self._runtime.material.keys(plan.case_id)
         try:
-            handle = await self._sessions.start(
-                solving_inputs(plan, subject, keys, self._runtime.profile)
-            )
+            inputs = solving_inputs(plan, subject, keys, self._runtime.profile)
+            handle = await self._sessions.start(inputs, sweep=plan.sweep)
         except SandboxError as error:
             attempt = await self._store.session(subject)
             await self._runtime.clock.sleep(wait_before_start(attempt.number))

@@ -55,6 +55,8 @@ class SessionStart(Record):
     mounts: tuple[MountPoint, ...] = ()
     """All folders of the session but home and /tmp, for sandboxes that are made before the shim
     knows its inputs."""
+    sweep: str | None = Field(default=None, max_length=300)
+    """Of the run's plan: what people look a sandbox up by, if it can be labelled."""
 
 
 class Handle(Record):

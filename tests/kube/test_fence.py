@@ -110,7 +110,8 @@ def test_pod_that_is_there_keeps_its_labels_size_and_programs(
         part = ("--subresource", subresource)
         return kubectl.attempt("patch", "pod", name, *here, *part, "-p", patch).stderr
 
-    for label in ("fde-ray/role=score", "fde-ray/shard=1", "fde-ray/run-", "fde-ray/canary=true"):
+    changes = ("role=score", "shard=1", "run-", "sweep=another", "canary=true")
+    for label in (f"fde-ray/{change}" for change in changes):
         done = kubectl.attempt("label", "pod", name, *here, "--overwrite", label)
         assert "request: changed_labels: " in done.stderr, label
     assert kubectl.attempt("label", "pod", name, *here, "seen=yes").returncode == 0

@@ -166,11 +166,12 @@ class KubernetesSandbox:
     async def sweep(
         self, kept: Callable[[], Awaitable[Collection[str]]], least_age_s: float
     ) -> list[str]:
-        """Delete pods of sessions that nobody keeps; return their subjects.
+        """Delete pods of sessions that nobody keeps, and canaries; return the sessions' subjects.
 
         least_age_s: younger ones are left, for their rows may be under way.
         """
         born_until = self._clock.now() - least_age_s
+        await self._remover.clear_canaries(born_until)
         old = [view for view in self.watch.cache if (view.created_at or born_until) <= born_until]
         # Asked after the pods were: whatever got a row meanwhile is not among them.
         subjects = frozenset(await kept()) if old else frozenset[str]()

@@ -20,7 +20,7 @@ from fde_ray.sandbox.records import MountPoint, SessionStart
 
 from . import contract
 from .credentials import is_ip
-from .names import SUBJECT, PodIdentity, pod_identity
+from .names import SUBJECT, PodIdentity, label_value, pod_identity
 
 Object = dict[str, Any]
 
@@ -51,7 +51,7 @@ def run_pod(session: SessionStart, profile: KubernetesProfile, around: Surroundi
     address that a pod could reach."""
     identity = pod_identity(session.role, session.subject)
     secretless = _spec(session.evolve(secret=""), profile, around)
-    labels = _labels(identity, session.role, profile)
+    labels = _labels(identity, session, profile)
     metadata: Object = {
         "name": identity.name,
         "namespace": profile.namespace,
@@ -83,14 +83,18 @@ def deadline_s(limits: SessionLimits) -> int:
     return math.ceil(limits.time_s + limits.pause_cap_s + COLLECTION_S + BEYOND_S)
 
 
-def _labels(identity: PodIdentity, role: str, profile: KubernetesProfile) -> dict[str, str]:
+def _labels(
+    identity: PodIdentity, session: SessionStart, profile: KubernetesProfile
+) -> dict[str, str]:
     labels = {
         contract.LABEL_MANAGED: contract.MANAGED,
         contract.LABEL_RUN: identity.run,
         contract.LABEL_ATTEMPT: identity.attempt,
-        contract.LABEL_ROLE: role,
+        contract.LABEL_ROLE: session.role,
         contract.LABEL_SHARD: str(identity.shard),
     }
+    if session.sweep is not None:
+        labels[contract.LABEL_SWEEP] = label_value(session.sweep)
     if profile.queue is not None:
         labels["kueue.x-k8s.io/queue-name"] = profile.queue
     return labels

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from fde_ray.model.clock import Clock
 
+from . import contract
 from .client import KubeClient
 from .ends import is_over, is_stuck
 from .faults import ApiFault
 from .views import PodView
-from .watching import PodWatch
+from .watching import PAGE, PodWatch, viewed
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,17 @@ class Remover:
             return
         await self._delete(pod, 0)
         self._watch.missed(pod.name, pod.uid)
+
+    async def clear_canaries(self, born_until: float) -> int:
+        """Delete canaries that were left by who looked; return how many."""
+        ours = f"{contract.LABEL_MANAGED}={contract.MANAGED},{contract.LABEL_CANARY}"
+        query = {"labelSelector": ours, "limit": str(PAGE)}
+        found = await self._client.request("GET", self._path, query=query)
+        pods = [view for item in found.get("items") or () if (view := viewed(item)) is not None]
+        old = [pod for pod in pods if (pod.created_at or born_until) <= born_until]
+        for pod in old:
+            await self._delete(target(pod), 0)
+        return len(old)
 
     async def _is_gone_soon(self, pod: Target) -> bool:
         ends_at = self._clock.now() + STOP_PATIENCE_S

@@ -172,7 +172,7 @@ class PodWatch:
         query = {"labelSelector": selector(shards), "limit": str(PAGE)}
         while True:
             page = await self._client.request("GET", self._path, query=query)
-            found += [view for item in page.get("items") or () if (view := _viewed(item))]
+            found += [view for item in page.get("items") or () if (view := viewed(item))]
             metadata = page.get("metadata") or {}
             if not (rest := metadata.get("continue")):
                 break
@@ -217,7 +217,7 @@ class PodWatch:
             self._version = str(version)
 
     def _take(self, kind: Any, found: Object) -> None:
-        view = _viewed(found)
+        view = viewed(found)
         if view is None:
             return
         if kind == "DELETED":
@@ -278,7 +278,8 @@ def _fault_in(status: Any) -> ApiFault:
     )
 
 
-def _viewed(found: Any) -> PodView | None:
+def viewed(found: Any) -> PodView | None:
+    """Return what is kept of a pod that a server sent; None when it is none."""
     try:
         return pod_view(found)
     except ValueError as error:

@@ -14,6 +14,7 @@ from fde_ray.model.failures import FailureKind
 from fde_ray.model.kubernetes import KubernetesProfile
 from fde_ray.model.profile import SandboxProfile
 from fde_ray.sandbox.kubernetes.backend import opened_kubernetes
+from fde_ray.sandbox.kubernetes.checking.canaries import decoy
 from fde_ray.sandbox.kubernetes.pods import Surroundings, run_pod
 from fde_ray.sandbox.kubernetes.scoring import ScoringOnly, scorer_of
 from fde_ray.sandbox.local import LocalSandbox
@@ -31,6 +32,7 @@ from tests.sandbox.kubernetes.fake_api_server import (
     ended,
     event_line,
     failing,
+    stamp,
     status,
 )
 from tests.sandbox.kubernetes.stage import RUN, bench, name_of, session
@@ -250,6 +252,21 @@ async def test_what_is_new_is_no_orphan(tmp_path: Path) -> None:
 
         assert await b.sandbox.sweep(keeps, 30) == [old.subject]
         assert sorted(b.api.pods) == sorted([kept.name, new.name])
+
+
+async def test_canaries_of_those_who_looked_and_died_are_cleared_away(tmp_path: Path) -> None:
+    async def keeps_all() -> set[str]:
+        return {f"{RUN}.1"}
+
+    async with bench(tmp_path) as b:
+        handle = await b.begun()
+        for name, age_s in (("old", 1000), ("young", 10)):
+            canary = decoy(name, b.sandbox._profile)
+            canary["metadata"]["creationTimestamp"] = stamp(b.clock.now() - age_s)
+            canary["status"] = {"phase": "Failed", "reason": "DeadlineExceeded"}
+            b.api.add(canary)
+        assert await b.sandbox.sweep(keeps_all, 600) == []
+        assert set(b.api.pods) == {handle.name, "young"}
 
 
 @pytest.mark.parametrize(

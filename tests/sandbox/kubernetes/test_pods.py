@@ -37,6 +37,7 @@ RICH = KubernetesProfile.model_validate(
 )
 EXTRACTION = session(
     f"{RUN}/{'cd' * 16}/0.1",
+    sweep="main",
     mounts=(
         MountPoint(at="/workspace", read_only=True),
         MountPoint(at="/output"),
@@ -86,6 +87,20 @@ def test_spec_label_tells_specs_apart_and_secrets_not() -> None:
     assert label() != label(limits=LIMITS.evolve(cpu=1.0))
     assert label() != label(plane_socket="http://10.250.0.3:9000")
     assert len(label()) == 12
+
+
+def test_sweep_is_a_label_that_changes_no_spec() -> None:
+    def labels(sweep: str | None) -> dict[str, str]:
+        found: dict[str, str] = run_pod(session(sweep=sweep), PLAIN, Surroundings())["metadata"][
+            "labels"
+        ]
+        return found
+
+    assert labels("main")["fde-ray/sweep"] == "main"
+    assert "fde-ray/sweep" not in labels(None)
+    assert labels("main")["fde-ray/spec"] == labels(None)["fde-ray/spec"]
+    odd = labels("a sweep of " + "x" * 200)["fde-ray/sweep"]
+    assert names.label_value(odd) == odd
 
 
 def test_kill_switch_follows_from_the_secret_and_does_not_show_it() -> None:

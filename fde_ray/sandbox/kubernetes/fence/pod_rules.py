@@ -10,7 +10,7 @@ from .rules import Weakness, cel, each
 from .settings import FenceSettings
 
 _OURS = [c.LABEL_MANAGED, c.LABEL_RUN, c.LABEL_ATTEMPT, c.LABEL_SPEC]
-_ALL_OURS = [*_OURS, c.LABEL_ROLE, c.LABEL_SHARD, c.LABEL_CANARY]
+_ALL_OURS = [*_OURS, c.LABEL_ROLE, c.LABEL_SHARD, c.LABEL_SWEEP, c.LABEL_CANARY]
 _SHARDS = "^([0-9]|[1-9][0-9]|1[0-9][0-9]|2[0-4][0-9]|25[0-5])$"
 _ANNOTATIONS = [c.PREFIX, "kueue.x-k8s.io/", "openshift.io/"]
 _ANNOTATION_NAMES = [
