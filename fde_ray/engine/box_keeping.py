@@ -158,8 +158,10 @@ class BoxKeeper:
         row = await self._opened(plan, owner, pods)
         try:
             try:
-                handle = await self._sessions.start(row.inputs)
-                await self._store.record_handle(row.subject, handle)
+                handle = await self._sessions.start(row.inputs, sweep=plan.sweep)
+                if not await self._store.record_handle(row.subject, handle):
+                    loss = await self._sessions.turned_away(handle)
+                    raise SandboxError(loss.detail, loss.kind)
             except SandboxError as error:
                 await self._close(row, Loss(error.kind, error.detail))
                 await self._store.refuse_jobs(owner, row.subject, _lost(error.detail))

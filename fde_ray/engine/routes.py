@@ -218,10 +218,11 @@ class RouteRunner:
 
     async def _ended(self, session: AttemptRow, graded: Graded) -> Path:
         """Return the folder that the extractor left; RunFailure when its session has no vote."""
-        if session.state == "open":
+        if session.state == "open" and session.handle is None:
             try:
-                handle = await self._sessions.start(session.inputs)
-                await self._store.record_handle(session.subject, handle)
+                handle = await self._sessions.start(session.inputs, sweep=graded.plan.sweep)
+                if not await self._store.record_handle(session.subject, handle):
+                    raise RunFailure(*await self._sessions.turned_away(handle))
             except SandboxError as error:
                 raise RunFailure(FailureKind.GRADER_SANDBOX, error.detail) from error
         ended = await self._committed(session)

@@ -31,6 +31,7 @@ class Loss(NamedTuple):
 
 
 _AT_WORK = ("open", "collecting")
+_REPLACED = Loss(FailureKind.POD_REPLACED, "another sandbox was recorded for this session before")
 _SILENT = Loss(FailureKind.SHIM_LOST, "the shim fell silent while the others were heard")
 
 

@@ -149,7 +149,9 @@ class Supervisor:
             attempt = await self._store.session(subject)
             await self._runtime.clock.sleep(wait_before_start(attempt.number))
             return await self._lose(run, attempt, Loss(error.kind, error.detail))
-        await self._store.begin_solving(run.run_id, self._epoch, subject, handle)
+        if not await self._store.begin_solving(run.run_id, self._epoch, subject, handle):
+            loss = await self._sessions.turned_away(handle)
+            return await self._lose(run, await self._store.session(subject), loss)
         return run._replace(phase=Phase.SOLVING, solve_end=None)
 
     async def _watch(self, run: RunRow, plan: RunPlan) -> RunRow:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import bindparam as b
-from sqlalchemy import exists, func, select
+from sqlalchemy import exists, func, or_, select
 
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import Superseded
@@ -91,7 +91,12 @@ _CLOSE = updating(
     ended_at=func.coalesce(_A.ended_at, b("now_")),
 )
 _PRUNE = Statement(schema.replies.delete().where(schema.replies.c.subject == b("subject_")))
-_HANDLE = updating(schema.attempts, _A.subject == b("subject_"), columns=("handle",))
+_HANDLE = updating(
+    schema.attempts,
+    _A.subject == b("subject_"),
+    or_(_A.handle.is_(None), _A.handle == b("same_")),
+    columns=("handle",),
+)
 _RUN_CHANGES = frozenset({"solve_end", "failure", "detail"})
 
 
@@ -277,27 +282,34 @@ class Supervision:
 
         return await self._db.write(change)
 
-    async def record_handle(self, subject: str, handle: Any) -> None:
-        """Keep what the sandbox needs to find the session again, any JSON."""
-        await self._db.write(lambda t: _keep_handle(t, subject, json.dumps(handle)))
+    async def record_handle(self, subject: str, handle: Any) -> bool:
+        """Keep what the sandbox needs to find the session again, any JSON, for good.
 
-    async def begin_solving(self, run_id: str, epoch: Epoch, subject: str, handle: Any) -> None:
+        False = the session is in another sandbox, which was recorded before.
+        """
+        return await self._db.write(lambda t: _keep_handle(t, subject, json.dumps(handle)))
+
+    async def begin_solving(self, run_id: str, epoch: Epoch, subject: str, handle: Any) -> bool:
         """Keep the handle of a session that has started, and move its run to solving.
 
         The handle is kept even when another driver holds the run by now: Superseded comes after.
+        False = the session is in another sandbox, which was recorded before; nothing has changed.
         """
         now, text = self._clock.now(), json.dumps(handle)
 
-        def change(t: Transaction) -> Superseded | None:
-            _keep_handle(t, subject, text)
+        def change(t: Transaction) -> bool | Superseded:
+            if not _keep_handle(t, subject, text):
+                return False
             try:
                 move(t, run_id, epoch, Phase.PROVISIONING, Phase.SOLVING, now, {})
             except Superseded as lost:
                 return lost
-            return None
+            return True
 
-        if (lost := await self._db.write(change)) is not None:
-            raise lost
+        done = await self._db.write(change)
+        if isinstance(done, Superseded):
+            raise done
+        return done
 
     async def finish_solving(
         self, run_id: str, epoch: Epoch, expect: Phase, subject: str, solve_end: SolveEnd
@@ -329,9 +341,13 @@ def attempts_of_run(t: Transaction, run_id: str, role: AttemptRole) -> list[Atte
     return [AttemptRow.of(row) for row in t.all(_ATTEMPTS_OF, run_id_=run_id, role_=role)]
 
 
-def _keep_handle(t: Transaction, subject: str, text: str) -> None:
-    if not t.run(_HANDLE, subject_=subject, handle=text):
+def _keep_handle(t: Transaction, subject: str, text: str) -> bool:
+    """Compare and set: a session stays in the sandbox that was recorded first."""
+    if t.run(_HANDLE, subject_=subject, same_=text, handle=text):
+        return True
+    if t.one(_KNOWN_ATTEMPT, subject_=subject) is None:
         raise RowMissing(f"there is no session {subject[:128]}")
+    return False
 
 
 def _close(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from fde_ray.model.errors import Superseded
@@ -117,3 +119,25 @@ async def test_missing_rows_are_typed_errors(store: RunStore, epoch: Epoch) -> N
         await store.session("nobody.1")
     with pytest.raises(RowMissing):
         await store.record_handle("nobody.1", {})
+
+
+async def test_session_stays_in_the_sandbox_that_was_recorded_first(
+    store: RunStore, epoch: Epoch, subject: str
+) -> None:
+    first, second = {"name": "p", "uid": "u-1"}, {"name": "p", "uid": "u-2"}
+    assert await store.record_handle(subject, first)
+    assert await store.record_handle(subject, first)
+    assert not await store.record_handle(subject, second)
+    assert not await store.begin_solving(RUN, epoch, subject, second)
+    assert (await store.run(RUN)).phase is Phase.PROVISIONING
+    assert await store.begin_solving(RUN, epoch, subject, first)
+    assert (await store.session(subject)).handle == first
+
+
+async def test_of_two_drivers_that_record_at_once_one_is_told_of_the_other(
+    store: RunStore, subject: str
+) -> None:
+    handles = [{"uid": f"u-{n}"} for n in range(8)]
+    told = await asyncio.gather(*(store.record_handle(subject, one) for one in handles))
+    assert sum(told) == 1
+    assert (await store.session(subject)).handle == handles[told.index(True)]
