@@ -16,6 +16,7 @@ from fde_ray.model.base import canonical_json
 from fde_ray.model.clock import utc
 from fde_ray.model.dialogue import DIALOGUE_EVENT, DialogueEvent, Replied
 from fde_ray.model.result import Pause
+from fde_ray.sandbox.proving import Decoys
 from fde_ray.sandbox.records import SandboxFacts
 from fde_ray.store.errors import KeyMissing
 from fde_ray.store.objects import ObjectStore, layout
@@ -36,6 +37,11 @@ class Chronicle:
         }
         key = layout.start_key(self._tenant, subject)
         await self._objects.create(key, canonical_json(document).encode())
+
+    async def baited(self, subject: str, decoys: Decoys) -> None:
+        """Write decoys.json: what was alive while the session's gate was tried."""
+        key = layout.decoys_key(self._tenant, subject)
+        await self._objects.create(key, canonical_json(decoys).encode())
 
     async def sandbox_of(self, subject: str) -> SandboxFacts | None:
         """Return what the session was started in; None when it never started."""

@@ -13,6 +13,7 @@ from fde_ray.model.session import SessionInputs
 from fde_ray.model.states import SolveEnd
 from fde_ray.sandbox.listing import agent_end
 from fde_ray.sandbox.places import mount_points
+from fde_ray.sandbox.proving import decoys_of
 from fde_ray.sandbox.records import Handle, SessionStart, handle_from
 from fde_ray.store.runs import AttemptRow, Epoch
 
@@ -64,9 +65,20 @@ class SessionHost:
                 secret=self._signer.bootstrap_secret(subject),
                 limits=inputs.limits,
                 mounts=mount_points(inputs),
+                sweep=sweep,
             )
         )
+        # The gate is under way: what it finds closed has to be alive.
+        if (decoys := await decoys_of(self._sandbox)) is not None:
+            await self._chronicle.baited(subject, decoys)
         return handle.jsonable()
+
+    async def turned_away(self, handle: dict[str, Any]) -> Loss:
+        """End a sandbox that was started for a session whose row names another one."""
+        stranger = handle_from(handle)
+        await self._sandbox.stop(stranger)
+        await self._sandbox.remove(stranger)
+        return _REPLACED
 
     async def loss(self, attempt: AttemptRow, doubt: Doubt) -> Loss | None:
         """Return why the session will never commit; None = it lives, or has just committed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from fde_ray.model.errors import SandboxError
 from fde_ray.model.failures import POD_LOSSES, FailureKind
 from fde_ray.model.ids import CONTROLLER_SHARD
 from fde_ray.model.states import GradeState, Phase, SolveEnd
-from fde_ray.sandbox.records import Handle, Outcome, SessionStart
+from fde_ray.sandbox.proving import Decoys
+from fde_ray.sandbox.records import Handle, Outcome, ProcessHandle, SessionStart
+from fde_ray.store.objects import layout
 from fde_ray.store.runs import SweepRun
 from tests.engine.drivers import (
     make_spec,
@@ -218,6 +221,86 @@ def test_an_extractor_that_filled_its_own_disk_casts_no_vote(tmp_path: Path) -> 
             assert (run.grade, run.score) == (GradeState.SCORED, 0.5)
             first = (await result(runtime)).routes[0]
             assert (first.failure, first.vote) == (FailureKind.EXTRACTOR_ERROR, None)
+
+    played(main)
+
+
+class MadeTwice(Pods):
+    """Another driver was faster, in a pod that is no more."""
+
+    runtime: Runtime
+    role: str
+    turned_away: list[str]
+
+    async def start(self, session: SessionStart) -> Handle:
+        handle = await super().start(session)
+        if session.role == self.role and session.subject.endswith(".1"):
+            other = ProcessHandle(subject=session.subject, pid=1, start_time=1, dir="/other")
+            assert await self.runtime.store.record_handle(session.subject, other.jsonable())
+        return handle
+
+    async def remove(self, handle: Handle) -> None:
+        if isinstance(handle, ProcessHandle) and not handle.pid:
+            self.turned_away.append(handle.subject)
+        await super().remove(handle)
+
+
+@pytest.mark.parametrize("role", ["solve", "extract"])
+def test_a_session_stays_in_the_pod_that_was_recorded_first(tmp_path: Path, role: str) -> None:
+    async def main() -> None:
+        pods = MadeTwice()
+        pods.role, pods.turned_away = role, []
+        async with opened(tmp_path, pods) as runtime:
+            pods.runtime = runtime
+            run = await only_run(runtime)
+            assert (run.grade, run.score) == (GradeState.SCORED, 0.5)
+            pinned = pods.started_of(role)[0]
+            assert pinned in pods.turned_away, "no second pod is left"
+            row = await runtime.store.session(pinned)
+            assert row.handle["dir"] == "/other"
+            assert row.failure == FailureKind.POD_REPLACED
+            assert run.attempt == (2 if role == "solve" else 1)
+
+    played(main)
+
+
+class BaitedPods(Pods):
+    """alive: of the first sessions' decoys; afterwards one is."""
+
+    def __init__(self, *alive: tuple[str, ...]) -> None:
+        super().__init__()
+        self._alive = list(alive)
+
+    async def decoys(self) -> Decoys:
+        alive = self._alive.pop(0) if self._alive else ("10.0.0.1:443",)
+        if not alive:
+            raise SandboxError("isolation: nothing is alive")
+        return Decoys(at=5.0, alive=alive, silent=("10.0.0.2:80",))
+
+
+def test_what_was_alive_outside_is_kept_of_every_session(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, pods := BaitedPods()) as runtime:
+            run = await only_run(runtime)
+            assert run.grade is GradeState.SCORED
+            for subject in pods.started:
+                kept = await runtime.objects.get(layout.decoys_key(runtime.tenant, subject))
+                assert json.loads(kept)["alive"] == ["10.0.0.1:443"]
+
+    played(main)
+
+
+def test_a_gate_without_a_living_decoy_is_infrastructure(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, pods := BaitedPods(())) as runtime:
+            run = await only_run(runtime)
+            assert (run.grade, run.attempt) == (GradeState.SCORED, 2)
+            first = (await result(runtime)).attempts[0]
+            assert (first.kind, first.detail) == (
+                FailureKind.SANDBOX_START,
+                "isolation: nothing is alive",
+            )
+            assert pods.started_of("solve")[0] not in [h.subject for h in await pods.sessions()]
 
     played(main)
 

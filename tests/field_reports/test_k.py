@@ -3,7 +3,7 @@
 Here against a fake API server; `tests/kube` meets the same on a real one. These have no test here:
 - K04 to K07, K09, K10, K29: nothing is executed in a pod from outside, nothing is copied out of it
   and no log is followed: a pod calls out, and RBAC allows none of the three (tests of the fence).
-- K25: the shim's gate (tests of the shim). K26: canaries of `fde-ray doctor --cluster`.
+- K26: canaries of `fde-ray doctor --cluster` (tests of `checking`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import copy
 import json
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ from fde_ray.sandbox.kubernetes.contract import PREFIX
 from fde_ray.sandbox.kubernetes.credentials import Access, is_fit
 from fde_ray.sandbox.kubernetes.pods import Surroundings, run_pod
 from fde_ray.sandbox.kubernetes.views import pod_view
+from fde_ray.shim.gate import Gate, GateSite
+from fde_ray.shim.hosts import NotStarted
 from tests.sandbox.kubernetes.fake_api_server import (
     FakeApiServer,
     ScaledClock,
@@ -415,6 +418,30 @@ async def test_k24_out_of_memory_is_the_agents_whatever_the_exit_code(
         assert found is not None
         assert found.failure is FailureKind.AGENT_RESOURCE
         assert not await b.is_over(handle), "its shim lives and collects"
+
+
+def test_k25_no_agent_starts_while_what_is_forbidden_can_still_be_reached() -> None:
+    """The gate of a pod's shim, which shares the agent's network, on a clock of its own."""
+    now, tried = 0.0, []
+
+    def reachable(addresses: Sequence[str]) -> Sequence[str]:
+        tried.append(now)
+        return addresses if now < 8.0 else ()
+
+    def pause(seconds: float) -> bool:
+        nonlocal now
+        now += seconds
+        return False
+
+    site = GateSite(("10.96.0.1:443", "169.254.169.254:80"))
+    gate = Gate(site, lambda: True, reachable=reachable, monotonic=lambda: now)
+    told = gate.open(pause)
+    assert told["opened"] == ["10.96.0.1:443", "169.254.169.254:80"]
+    assert told["seconds"] >= 8.0 + site.over_s
+    assert tried[-3] >= 8.0, "three rounds in a row were closed"
+    open_for_ever = Gate(site, lambda: True, reachable=lambda a: a, monotonic=lambda: now)
+    with pytest.raises(NotStarted, match=r"isolation: .* can be reached"):
+        open_for_ever.open(pause)
 
 
 def test_k27_pods_hold_no_credentials_and_may_not_fetch_any() -> None:

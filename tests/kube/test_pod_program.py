@@ -273,7 +273,7 @@ def test_deleted_pod_leaves_no_end_and_no_commit(
     assert plane.exits == plane.commits == []
 
 
-def test_pod_without_a_fence_starts_no_agent(
+def test_k25_pod_without_a_fence_starts_no_agent(
     kubectl: Kubectl, namespace: str, plane: TcpPlane, forbidden: tuple[str, ...]
 ) -> None:
     pod: Any = built(namespace, "runc", plane, *forbidden)

@@ -16,6 +16,7 @@ from fde_ray.model.errors import SandboxError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.kubernetes import KubernetesProfile
 from fde_ray.model.planes import PlanesProfile
+from fde_ray.sandbox.proving import Decoys
 from fde_ray.sandbox.records import (
     Completed,
     Handle,
@@ -62,6 +63,7 @@ class KubernetesSandbox:
         self._around, self._clock, self._scorer = around, clock, scorer
         self._remover = Remover(client, watch, profile.namespace, clock)
         self._starter = Starter(client, watch, self._remover, profile, clock)
+        self._decoys = DecoyWatch(client, clock, around.forbidden, profile.forbidden)
         runtime = profile.runtime_class or "default runtime"
         self._facts = SandboxFacts(
             runtime="kubernetes", version=f"{version} {runtime}", limits="pod"
@@ -75,6 +77,10 @@ class KubernetesSandbox:
         """Start canaries behind the fence; UserError tells what they reached, or could not show."""
         goal = target_of(self._profile, planes, self._around.forbidden)
         refuse_if_open(await isolation_checks(self._client, goal, self._clock.now))
+
+    async def decoys(self) -> Decoys:
+        """Return which addresses that gates try are alive; SandboxError when none is."""
+        return await self._decoys.alive()
 
     async def start(self, session: SessionStart) -> PodHandle:
         """Return once the session's shim has begun, which may wait for a node and an image.

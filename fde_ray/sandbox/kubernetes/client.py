@@ -50,6 +50,8 @@ class KubeClient:
         self._renewing = asyncio.Lock()
         self._renewals = 0
         self._places = asyncio.Semaphore(WRITES_AT_ONCE)
+        self.answered_at: float | None = None
+        """When the server answered last, whatever it said; None = it has not yet."""
 
     @classmethod
     @asynccontextmanager
@@ -191,6 +193,7 @@ class KubeClient:
             _preload_content=False,
             _request_timeout=timeout,
         )
+        self.answered_at = self._clock.now()
         return reply
 
     async def version(self) -> str:

@@ -35,6 +35,11 @@ def gate_key(tenant: str, subject: str) -> str:
     return f"{attempt_prefix(tenant, subject)}gate.json"
 
 
+def decoys_key(tenant: str, subject: str) -> str:
+    """Return where it is kept what was alive of the addresses that the gate tried."""
+    return f"{attempt_prefix(tenant, subject)}decoys.json"
+
+
 def events_key(tenant: str, subject: str, seq: int) -> str:
     """Return where a block of the shim's own events goes: claims, gzip JSON lines."""
     return f"{attempt_prefix(tenant, subject)}events/{seq}.jsonl.gz"

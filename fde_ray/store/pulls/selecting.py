@@ -127,6 +127,7 @@ _OF_ATTEMPT = {
     "start.json": (Kind.DIALOGUES, "start.json"),
     "end.json": (Kind.DIALOGUES, "end.json"),
     "gate.json": (Kind.DIALOGUES, "gate.json"),
+    "decoys.json": (Kind.DIALOGUES, "decoys.json"),
 }
 
 

@@ -14,6 +14,7 @@ BASE = f"t/runs/ab/{RUN}"
 KEYS = {
     layout.start_key("t", SOLVE): f"{BASE}/attempts/2/start.json",
     layout.gate_key("t", SOLVE): f"{BASE}/attempts/2/gate.json",
+    layout.decoys_key("t", SOLVE): f"{BASE}/attempts/2/decoys.json",
     layout.end_key("t", SOLVE): f"{BASE}/attempts/2/end.json",
     layout.events_key("t", SOLVE, 7): f"{BASE}/attempts/2/events/7.jsonl.gz",
     layout.dialogue_key("t", SOLVE): f"{BASE}/attempts/2/dialogue.jsonl",
