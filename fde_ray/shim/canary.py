@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any
 
 REPORT = "/dev/termination-log"
@@ -100,8 +101,23 @@ def _tried(addresses: Iterable[str], reached: Reaches) -> dict[str, bool]:
 
 
 def decoy(port: int) -> ThreadingHTTPServer:
-    """Return what answers every request with yes."""
-    return ThreadingHTTPServer(("", port), _Yes)
+    """Return what answers every request with yes, by both families where the kernel has them."""
+    try:
+        return _OfBoth(("", port), _Yes)
+    except OSError:
+        return ThreadingHTTPServer(("", port), _Yes)
+
+
+class _OfBoth(ThreadingHTTPServer):
+    """A cluster may name its pods by either."""
+
+    address_family = socket.AF_INET6
+
+    def server_bind(self) -> None:
+        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        # Not that of HTTPServer, which looks its own name up.
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = "", self.server_address[1]
 
 
 class _Yes(BaseHTTPRequestHandler):

@@ -66,7 +66,10 @@ def reachable(addresses: Sequence[str], within_s: float = CONNECT_S) -> tuple[st
     try:
         for text in addresses:
             family, host, port = address_of(text)
-            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock = socket.socket(family, socket.SOCK_STREAM)
+            except OSError:
+                continue  # a kernel without that family reaches nobody by it
             waiting[sock.fileno()] = sock, text
             sock.setblocking(False)
             error = sock.connect_ex((host, port))

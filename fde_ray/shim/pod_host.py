@@ -7,6 +7,7 @@ kubelet asks no more.
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 import time
@@ -140,16 +141,35 @@ class PodHost:
 
 
 def _sole_listener(host: str, port: int, backlog: int) -> socket.socket:
-    """Listen where nobody else can.
+    """Listen where nobody else can; host "" = at every address of the pod, whichever family its
+    cluster names it by.
 
     Without SO_REUSEADDR: with it, gVisor lets an agent listen on the same port of the pod's own
     address, and the kubelet's questions about the agent would reach the agent.
     """
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    if not host and (both := _bound(socket.AF_INET6, "", port)) is not None:
+        both.listen(backlog)
+        return both
+    sock = _bound(socket.AF_INET, host, port)
+    if sock is None:
+        raise OSError("the kernel has no IPv4")
+    sock.listen(backlog)
+    return sock
+
+
+def _bound(family: int, host: str, port: int) -> socket.socket | None:
+    """Return a socket at that place, for IPv6 of both families; None = the kernel has none."""
     try:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError:
+        return None
+    try:
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         sock.bind((host, port))
-        sock.listen(backlog)
-    except BaseException:
+    except OSError as error:
         sock.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            return None
         raise
     return sock

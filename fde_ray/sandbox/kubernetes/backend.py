@@ -31,6 +31,8 @@ from fde_ray.sandbox.records import (
 from . import contract, ends
 from .checking import isolation_checks, refuse_if_open, target_of
 from .client import KubeClient
+from .credentials import bracketed
+from .decoys import DecoyWatch
 from .faults import ApiFault
 from .names import shard_of
 from .pods import Surroundings, run_pod
@@ -258,9 +260,7 @@ async def forbidden_addresses(client: KubeClient) -> tuple[str, ...]:
             raise
         return client.addresses
     ports = [port.get("port") for port in spec.get("ports") or ()]
-    inside = [
-        f"{ip}:{port}" for ip in spec.get("clusterIPs") or () for port in ports if ":" not in ip
-    ]
+    inside = [f"{bracketed(ip)}:{port}" for ip in spec.get("clusterIPs") or () for port in ports]
     return tuple(dict.fromkeys((*client.addresses, *inside)))
 
 

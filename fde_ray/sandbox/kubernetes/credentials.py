@@ -101,7 +101,7 @@ class Access:
         inside = self._environ.get("KUBERNETES_SERVICE_HOST", "")
         inside_port = self._environ.get("KUBERNETES_SERVICE_PORT", "443")
         pairs = ((parts.hostname or "", str(parts.port or 443)), (inside, inside_port))
-        return tuple(dict.fromkeys(f"{_bracketed(h)}:{p}" for h, p in pairs if is_ip(h)))
+        return tuple(dict.fromkeys(f"{bracketed(h)}:{p}" for h, p in pairs if is_ip(h)))
 
 
 def is_ip(host: str) -> bool:
@@ -112,7 +112,8 @@ def is_ip(host: str) -> bool:
     return True
 
 
-def _bracketed(host: str) -> str:
+def bracketed(host: str) -> str:
+    """Return an address as it stands before a port."""
     return f"[{host}]" if ":" in host else host
 
 
