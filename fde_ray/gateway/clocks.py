@@ -161,7 +161,7 @@ class SessionClocks:
         """Solving ended, and an open pause with it: forget the session."""
         self._watches.pop(subject, None)
 
-    def heard(self, subject: str, cpu_s: float, rss_bytes: int) -> None:
+    def heard(self, subject: str, cpu_s: float | None, rss_bytes: int | None) -> None:
         """Remember a heartbeat until the next breath writes all of them at once."""
         if len(self._heard) >= MAX_UNWRITTEN:
             self._heard.clear()  # nobody breathes here; these tell people only, no decision

@@ -69,8 +69,9 @@ class JobReply(Record):
 
 class Heartbeat(Record):
     held: tuple[Annotated[str, Field(max_length=200)], ...] = Field(default=(), max_length=MAX_HELD)
-    cpu_s: float = Field(default=0.0, ge=0)
-    rss_bytes: int = Field(default=0, ge=0, lt=2**63)
+    cpu_s: float | None = Field(default=None, ge=0)
+    """Of the sandbox so far; None = nobody knows."""
+    rss_bytes: int | None = Field(default=None, ge=0, lt=2**63)
 
 
 StopReason = Literal["time_limit", "cancelled", "pause_cap", "superseded", "finished"]

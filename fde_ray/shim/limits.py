@@ -6,9 +6,9 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from .inputs import CgroupSite, Limits
 from .trees import extent
@@ -16,6 +16,7 @@ from .trees import extent
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 NEAR = 0.9
+_MOST = 2.0**62
 
 
 @dataclass(frozen=True)
@@ -184,13 +185,37 @@ class TreeMeter:
         return self._cgroups.usage() or usage_below(self._pid)
 
 
-class BlindMeter:
-    """Of a container beside ours."""
+class ClaimedMeter:
+    """Of a container beside ours, by the word of its first process: kept within what it may have,
+    so that no lie makes it more."""
 
     has_walls = True
 
+    def __init__(
+        self, cpu: float, memory_bytes: int, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._cpu, self._memory_bytes, self._monotonic = cpu, memory_bytes, monotonic
+        self._began = monotonic()
+        self._usage: Usage | None = None
+
+    def claim(self, message: Mapping[str, Any]) -> None:
+        """Take in what the runner says; what is no number says nothing."""
+        cpu_s: Any = message.get("cpu_s")
+        rss_bytes: Any = message.get("rss_bytes")
+        if not _is_amount(cpu_s) or not _is_amount(rss_bytes):
+            return
+        most_s = self._cpu * (self._monotonic() - self._began)
+        known_s = 0.0 if self._usage is None else self._usage.cpu_s
+        self._usage = Usage(
+            max(known_s, min(float(cpu_s), most_s)), int(min(rss_bytes, self._memory_bytes)), 0
+        )
+
     def usage(self) -> Usage | None:
-        return None
+        return self._usage
+
+
+def _is_amount(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value <= _MOST
 
 
 class Watchdog(threading.Thread):

@@ -11,7 +11,7 @@ import errno
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .control import ControlLine
@@ -19,7 +19,7 @@ from .gate import Gate
 from .health import Health
 from .hosts import End, Launched, NotStarted
 from .inputs import Inputs
-from .limits import BlindMeter, Meter
+from .limits import ClaimedMeter, Meter
 from .plane import Plane
 from .pod_site import PodSite
 from .pod_staging import PodStaging
@@ -38,6 +38,13 @@ class PodLaunched(ControlLine):
     ) -> None:
         super().__init__(control)
         self._health, self._quiet_s, self._limit_s = health, quiet_s, limit_s
+        self.on_usage: Callable[[Mapping[str, Any]], None] = lambda _: None
+
+    def hear(self) -> dict[str, Any] | None:
+        """As any control line; what the runner tells of its usage goes elsewhere."""
+        while (message := super().hear()) is not None and message.get("type") == "usage":
+            self.on_usage(message)
+        return message
 
     def facts(self) -> dict[str, Any]:
         return {}
@@ -97,9 +104,12 @@ class PodHost:
         return listener
 
     def launch(self, inputs: Inputs, over: threading.Event) -> Launched:
-        return self.launch_runner(over)
+        launched = self.launch_runner(over)
+        self._meter = ClaimedMeter(inputs.limits.cpu, inputs.limits.memory_bytes)
+        launched.on_usage = self._meter.claim
+        return launched
 
-    def launch_runner(self, over: threading.Event) -> Launched:
+    def launch_runner(self, over: threading.Event) -> PodLaunched:
         """Take the one connection; nobody is listened to after it."""
         try:
             control = self._accept(over)
@@ -131,7 +141,7 @@ class PodHost:
         self._gate.watch(over.wait, on_loss)
 
     def meter(self) -> Meter:
-        return BlindMeter()
+        return self._meter
 
     def paths(self) -> dict[str, str]:
         return {}

@@ -25,6 +25,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any, NamedTuple, Protocol
 
 from .agents import AGENTS
@@ -33,11 +34,12 @@ from .claims import clean_claim
 from .pipes import DirectRelay, PipedRelay, start_thread
 from .programs import Programs
 from .sockets import connect_unix
-from .walls import Walls, oom_kills, set_limits
+from .walls import Walls, oom_kills, set_limits, usage_message
 
 LINE_LIMIT = 4 << 20
 STDERR_TAIL = 4000
 CONNECT_S = 60.0
+USAGE_EVERY_S = 5
 _PR_SET_DUMPABLE = 4
 
 
@@ -233,8 +235,10 @@ class Runner:
                 agent.finish(status)
 
     def _watch_limits(self, walls: Walls) -> None:
-        while True:
+        for seconds in count(1):
             time.sleep(1.0)
+            if self._around.is_pod and not seconds % USAGE_EVERY_S:
+                self._control.send(usage_message())
             if problem := walls.breach():
                 self._exit("agent_resource", problem)
                 return

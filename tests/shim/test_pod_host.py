@@ -12,14 +12,17 @@ from typing import Any
 
 import pytest
 
+from fde_ray.shim import pod_host
 from fde_ray.shim.control import LINE_LIMIT, ControlLine
 from fde_ray.shim.gate import GateSite
 from fde_ray.shim.health import Health
 from fde_ray.shim.hosts import NotStarted
 from fde_ray.shim.inputs import read_inputs
+from fde_ray.shim.limits import ClaimedMeter, Usage
 from fde_ray.shim.plane import Plane
 from fde_ray.shim.pod_host import PodHost, PodLaunched
 from fde_ray.shim.pod_site import PodSite
+from fde_ray.shim.walls import usage_message
 from tests.sandbox.fake_plane import FakePlane
 from tests.shim.loopback_pod import HEALTH_PATH, free_ports, probe
 
@@ -206,6 +209,90 @@ def test_runner_that_is_not_the_first_process_is_refused(
 ) -> None:
     with pytest.raises(NotStarted, match="not 1"):
         host.check_isolation(hello, NEVER)
+
+
+def test_kubelet_may_ask_by_either_family(host: PodHost) -> None:
+    port = host._probed.getsockname()[1]
+    for address in ("127.0.0.1", "::1"):
+        with socket.create_connection((address, port), timeout=5.0) as asked:
+            asked.sendall(f"GET {HEALTH_PATH} HTTP/1.1\r\n\r\n".encode())
+            assert asked.recv(100).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1", "::1"])
+def test_nobody_takes_the_kubelets_questions_at_another_address(
+    host: PodHost, address: str
+) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as rival:
+        rival.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with pytest.raises(OSError, match="in use"):
+            rival.bind((address, host._probed.getsockname()[1]))
+
+
+def test_family_that_the_kernel_has_not_is_done_without() -> None:
+    unknown = 12  # DECnet, gone from every kernel
+    assert pod_host._bound(unknown, "", 0) is None
+
+
+# --- what its agent uses
+
+
+def test_word_of_the_runner_is_its_usage_and_no_message(
+    pair: tuple[socket.socket, socket.socket], health: Health
+) -> None:
+    shim, runner = pair
+    one = launched(shim, health)
+    meter = ClaimedMeter(1.0, 1000)
+    one.on_usage = meter.claim
+    assert meter.usage() is None, "unknown is not zero"
+    runner.sendall(b'{"type": "usage", "cpu_s": 0.0, "rss_bytes": 7}\n{"type": "turn"}\n')
+    assert one.hear() == {"type": "turn"}
+    assert meter.usage() == Usage(0.0, 7, 0)
+
+
+def test_usage_is_never_more_than_the_pod_may_have() -> None:
+    now = [100.0]
+    meter = ClaimedMeter(0.5, 1000, monotonic=lambda: now[0])
+    now[0] += 20
+    meter.claim({"cpu_s": 8.5, "rss_bytes": 10})
+    assert meter.usage() == Usage(8.5, 10, 0)
+    meter.claim({"cpu_s": 1e9, "rss_bytes": 10**15})
+    assert meter.usage() == Usage(10.0, 1000, 0)
+    meter.claim({"cpu_s": 1, "rss_bytes": 5})
+    assert meter.usage() == Usage(10.0, 5, 0), "time that was used stays used"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"cpu_s": "1", "rss_bytes": 1},
+        {"cpu_s": True, "rss_bytes": 1},
+        {"cpu_s": float("nan"), "rss_bytes": 1},
+        {"cpu_s": float("inf"), "rss_bytes": 1},
+        {"cpu_s": -1, "rss_bytes": 1},
+        {"cpu_s": 10**400, "rss_bytes": 1},
+        {"cpu_s": 1.0},
+        {"cpu_s": 1.0, "rss_bytes": None},
+        {"cpu_s": [], "rss_bytes": {}},
+    ],
+    ids=lambda odd: str(odd)[:40],
+)
+def test_usage_that_is_no_number_says_nothing(odd: dict[str, Any]) -> None:
+    meter = ClaimedMeter(1.0, 1000)
+    meter.claim(odd)
+    assert meter.usage() is None
+
+
+def test_own_processes_have_used_time_and_memory() -> None:
+    first = usage_message()
+    assert first["type"] == "usage"
+    assert first["rss_bytes"] > 0
+    end = time.process_time() + 0.1
+    while time.process_time() < end:
+        pass
+    assert usage_message()["cpu_s"] > 0
 
 
 def test_nobody_may_listen_beside_the_shim(host: PodHost) -> None:
