@@ -56,8 +56,8 @@ class Sample(NamedTuple):
 Windows = dict[tuple[Scope, str], deque[Sample]]
 
 
-def sampled(windows: Windows, events: Iterable[AttemptEvent], size: int) -> None:
-    """Add events, oldest first, to the windows of their scopes.
+def sampled(windows: Windows, events: Iterable[AttemptEvent], size: int, pool: str) -> None:
+    """Add events of one node pool, oldest first, to the windows of their scopes.
 
     An event that several sweeps share counts once for its image and its pool.
     """
@@ -68,18 +68,18 @@ def sampled(windows: Windows, events: Iterable[AttemptEvent], size: int) -> None
             continue
         is_new = (event.subject, event.stage) not in seen
         seen.add((event.subject, event.stage))
-        for scope, key in _scopes(event, shared=is_new):
+        for scope, key in _scopes(event, pool, shared=is_new):
             counted = kind if kind in _KINDS[scope] else None
             sample = Sample(event.at, event.began_at, counted, event.stage == "end")
             windows.setdefault((scope, key), deque(maxlen=size)).append(sample)
 
 
-def _scopes(event: AttemptEvent, *, shared: bool) -> list[tuple[Scope, str]]:
+def _scopes(event: AttemptEvent, pool: str, *, shared: bool) -> list[tuple[Scope, str]]:
     found: list[tuple[Scope, str]] = []
     if event.sweep is not None and event.tenant is not None:
         found.append(("sweep", sweep_key(event.tenant, event.sweep)))
     if shared:
-        found += [("image", event.image), ("pool", event.pool)]
+        found += [("image", event.image), ("pool", pool)]
     return found
 
 

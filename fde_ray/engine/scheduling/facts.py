@@ -13,7 +13,6 @@ from fde_ray.model.scheduling import SchedulingProfile
 from fde_ray.store.runs.breakers import BreakerRow
 from fde_ray.store.runs.outlook import (
     HOLDING,
-    LOCAL_POOL,
     AdmissionRows,
     Backlog,
     Spent,
@@ -25,6 +24,8 @@ from .policy import Budget, Limits, Snapshot, SweepFacts, SweepKey
 NANO = 1_000_000_000
 MIN_AHEAD = 16
 MIN_BACKLOG = 64
+LOCAL_POOL = "local"
+"""The node pool of sandboxes on this machine."""
 
 Spending = Mapping[SweepKey, Spent]
 
@@ -52,6 +53,15 @@ def bounds_of(profile: Profile) -> Bounds:
     return Bounds(limits, ahead, gradings, backlog)
 
 
+def pool_of(profile: Profile) -> str:
+    """Return what breakers call the nodes that runs go to."""
+    pods = profile.sandbox.kubernetes
+    if profile.sandbox.runtime != "kubernetes" or pods is None:
+        return LOCAL_POOL
+    chosen = ",".join(f"{name}={value}" for name, value in sorted(pods.node_selector.items()))
+    return f"{pods.runtime_class or 'default'} nodes{chosen and f' with {chosen}'}"
+
+
 def user_of(sweep: SweepPolicy) -> str:
     return sweep.owner or sweep.tenant
 
@@ -66,6 +76,7 @@ def snapshot_of(
     caps: Mapping[str, int],
     spending: Spending,
     only: frozenset[str] | None,
+    pool: str,
     now: float,
 ) -> Snapshot:
     """only: names of the sweeps whose runs may start; None = all."""
@@ -91,7 +102,7 @@ def snapshot_of(
         model_caps=caps,
         backlog=backlog_of(rows.backlog, bounds, settings, now),
         breakers={(row.scope, row.key): row for row in breakers},
-        pool=LOCAL_POOL,
+        pool=pool,
     )
 
 

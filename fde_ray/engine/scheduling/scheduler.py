@@ -17,7 +17,7 @@ from fde_ray.store.runs.breakers import BreakerRow, Scope
 from fde_ray.store.runs.outlook import HOLDING, AdmissionRows, AttemptEvent
 
 from .breakers import Windows, next_state, sampled
-from .facts import Spending, bounds_of, snapshot_of
+from .facts import Spending, bounds_of, pool_of, snapshot_of
 from .memory import Memory, recalled, remembered
 from .policy import Decision, decide
 from .providers import measured_caps
@@ -38,6 +38,7 @@ class Scheduler:
         self._store, self._clock = runtime.store, runtime.clock
         self._only = None if sweeps is None else frozenset(sweeps)
         self._settings, self._bounds = runtime.profile.scheduling, bounds_of(runtime.profile)
+        self._pool = pool_of(runtime.profile)
         self._memory: Memory | None = None
         self._spending: Spending = {}
         self._windows: Windows = {}
@@ -54,7 +55,7 @@ class Scheduler:
         rows = await self._rows(self._room, measure=is_due)
         news = self._news(rows.events)
         self._lately += news
-        sampled(self._windows, news, self._settings.breaker_window)
+        sampled(self._windows, news, self._settings.breaker_window, self._pool)
         breakers = await self._breakers(rows.breakers, epoch, now)
         memory = _refilled(memory, self._settings, now)
         if is_due:
@@ -152,6 +153,7 @@ class Scheduler:
                 caps=memory.caps,
                 spending=self._spending,
                 only=self._only,
+                pool=self._pool,
                 now=now,
             )
         )

@@ -43,7 +43,8 @@ class BreakerRow(NamedTuple):
     @property
     def notice(self) -> str:
         """What people read while it is not closed."""
-        what = f"breaker of {self.scope} {self.key.rpartition('/')[2]}: {self.kind}, {self.detail}"
+        name = self.key.partition("/")[2] if self.scope == "sweep" else self.key
+        what = f"breaker of {self.scope} {name}: {self.kind}, {self.detail}"
         if self.state == "half_open":
             return f"{what}; probes are under way"
         if self.probe_at is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -17,9 +16,6 @@ from .database import Statement, Transaction, among
 
 _SW, _W, _R = schema.sweeps.c, schema.wants.c, schema.runs.c
 _A, _S, _P, _L = schema.attempts.c, schema.shards.c, schema.pauses.c, schema.ledger.c
-
-LOCAL_POOL = "local"
-"""The node pool of sandboxes on this machine."""
 
 
 class WaitingRun(NamedTuple):
@@ -56,7 +52,6 @@ class AttemptEvent(NamedTuple):
     failure: str | None
     detail: str
     image: str
-    pool: str
     tenant: str | None
     sweep: str | None
 
@@ -179,7 +174,6 @@ _EVENT = (
     _A.failure,
     _A.detail,
     _R.image,
-    _A.handle,
     _W.tenant,
     _W.sweep,
 )
@@ -288,8 +282,6 @@ def _ended(row: Any) -> AttemptEvent:
 def _event(
     row: Any, stage: Literal["start", "end"], at: float, failure: str | None
 ) -> AttemptEvent:
-    handle = None if row[7] is None else json.loads(row[7])
-    pool = handle.get("pool") if isinstance(handle, dict) else None
     return AttemptEvent(
         subject=row[0],
         stage=stage,
@@ -298,9 +290,8 @@ def _event(
         failure=failure,
         detail=row[5] or "",
         image=row[6] or "",
-        pool=str(pool or LOCAL_POOL),
-        tenant=row[8],
-        sweep=row[9],
+        tenant=row[7],
+        sweep=row[8],
     )
 
 

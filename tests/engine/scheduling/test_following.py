@@ -44,7 +44,7 @@ def samples(good: int, bad: int, kind: FailureKind = LOST, at: float = 1.0) -> l
 
 
 def event(failure: str | None, *, stage: Any = "start", at: float = 1.0, **changes: Any) -> Any:
-    plain = AttemptEvent("s", stage, at, at, failure, "", "i", "local", "t", "w")
+    plain = AttemptEvent("s", stage, at, at, failure, "", "i", "t", "w")
     return plain._replace(**changes)
 
 
@@ -140,16 +140,16 @@ def test_breaker_never_opens_below_its_minimum(kinds: list[FailureKind | None], 
 def test_agents_own_ends_and_cancelled_runs_open_no_breaker() -> None:
     assert not {kind for kind in INFRA if FAILURES[kind].graded}
     windows: Windows = {}
-    sampled(windows, [event("cancelled", stage="end")] * 30, 50)
+    sampled(windows, [event("cancelled", stage="end")] * 30, 50, "local")
     assert windows == {}
-    sampled(windows, [event("agent_error", stage="end")] * 30, 50)
+    sampled(windows, [event("agent_error", stage="end")] * 30, 50, "local")
     assert opening_kind(windows["sweep", "t/w"], SETTINGS) is None
 
 
 def test_customer_that_fails_is_held_against_the_sweep_alone() -> None:
     windows: Windows = {}
     told = [event("customer_failed", stage="end", subject=f"s{n}") for n in range(20)]
-    sampled(windows, told, 50)
+    sampled(windows, told, 50, "local")
     found = {scope for (scope, _), seen in windows.items() if opening_kind(seen, SETTINGS)}
     assert found == {"sweep"}
 
@@ -166,13 +166,13 @@ def test_what_befalls_pods_is_held_against_those_who_can_mend_it(
     kind: str, scopes: set[str]
 ) -> None:
     windows: Windows = {}
-    sampled(windows, [event(kind, stage="end", subject=f"s{n}") for n in range(20)], 50)
+    sampled(windows, [event(kind, stage="end", subject=f"s{n}") for n in range(20)], 50, "local")
     assert {scope for (scope, _), seen in windows.items() if opening_kind(seen, SETTINGS)} == scopes
 
 
 def test_event_that_two_sweeps_share_counts_once_for_pool_and_image() -> None:
     windows: Windows = {}
-    sampled(windows, [event(None), event(None, sweep="other")], 50)
+    sampled(windows, [event(None), event(None, sweep="other")], 50, "local")
     assert {key: len(seen) for key, seen in windows.items()} == {
         ("sweep", "t/w"): 1,
         ("sweep", "t/other"): 1,
@@ -183,7 +183,7 @@ def test_event_that_two_sweeps_share_counts_once_for_pool_and_image() -> None:
 
 def test_unknown_failure_counts_as_one_of_ours() -> None:
     windows: Windows = {}
-    sampled(windows, [event("of_a_later_version", subject=f"s{n}") for n in range(20)], 50)
+    sampled(windows, [event("of_a_later_version", subject=f"s{n}") for n in range(20)], 50, "local")
     assert opening_kind(windows["sweep", "t/w"], SETTINGS) is FailureKind.INTERNAL_ERROR
 
 

@@ -14,10 +14,12 @@ import pytest
 
 from fde_ray.engine.runtime import Runtime
 from fde_ray.engine.scheduling import Scheduler
+from fde_ray.engine.scheduling.facts import pool_of
 from fde_ray.model.errors import Superseded
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.ids import CONTROLLER_SHARD, SHARDS
-from fde_ray.model.profile import Concurrency, Profile
+from fde_ray.model.kubernetes import KubernetesProfile
+from fde_ray.model.profile import Concurrency, Profile, SandboxProfile
 from fde_ray.model.scheduling import SchedulingProfile, WaitReason
 from fde_ray.model.states import Phase, SolveEnd
 from fde_ray.store.runs import Epoch, RunStore
@@ -37,8 +39,16 @@ class Bench:
     def __init__(self, store: RunStore, clock: ManualClock, driver: Epoch, steward: Epoch) -> None:
         self.store, self.clock, self.driver, self.steward = store, clock, driver, steward
 
-    def scheduler(self, *, runs: int = 2, ahead: int = 0, **settings: Any) -> Scheduler:
+    def scheduler(
+        self,
+        *,
+        runs: int = 2,
+        ahead: int = 0,
+        sandbox: SandboxProfile | None = None,
+        **settings: Any,
+    ) -> Scheduler:
         profile = Profile(
+            sandbox=sandbox or SandboxProfile(),
             concurrency=Concurrency(runs=runs, gradings=2),
             scheduling=SchedulingProfile(ahead=ahead, **settings),
         )
@@ -167,6 +177,28 @@ async def test_breaker_stops_a_sweep_probes_it_and_closes_again(bench: Bench) ->
     bench.clock.at += 1
     assert len((await scheduler.tick(bench.steward)).grants) == 19
     assert await bench.store.breakers() == []
+
+
+async def test_losses_of_pods_open_the_breaker_of_their_nodes(bench: Bench) -> None:
+    await bench.submit("demo", range(1, 60))
+    pods = KubernetesProfile(image="x", pull="Never", node_selector={"pool": "runs"})
+    there = SandboxProfile(runtime="kubernetes", kubernetes=pods)
+    scheduler = bench.scheduler(runs=20, sandbox=there)
+    await scheduler.tick(bench.steward)
+    for n in range(1, 11):
+        await bench.lose(n, FailureKind.NODE_LOST)
+    bench.clock.at += 1
+    waits = (await scheduler.tick(bench.steward)).waits
+    (row,) = [row for row in await bench.store.breakers() if row.scope == "pool"]
+    assert row.key == "gvisor nodes with pool=runs"
+    assert row.notice.startswith("breaker of pool gvisor nodes with pool=runs: node_lost")
+    assert {wait.reason for wait in waits.values()} == {WaitReason.BREAKER}
+    bench.clock.at += 1
+    other = bench.scheduler(runs=20, sandbox=there.evolve(kubernetes=pods.evolve(node_selector={})))
+    assert pool_of(Profile()) == "local"
+    await bench.store.close_breakers("demo", tenant="local")
+    await bench.store.set_breakers([row], bench.steward)
+    assert len((await other.tick(bench.steward)).grants) == 20, "other nodes are well"
 
 
 async def test_person_closes_a_breaker_and_old_failures_do_not_open_it_again(bench: Bench) -> None:

@@ -126,9 +126,7 @@ async def test_look_tells_starts_losses_and_collections_once_each(
         ("01", "start", 10, None),
         ("02", "start", 10, "sandbox_start"),
     ]
-    assert {(e.pool, e.sweep, e.image) for e in rows.events} == {
-        ("local", "demo", make_plan(1).image)
-    }
+    assert {(e.sweep, e.image) for e in rows.events} == {("demo", make_plan(1).image)}
     later = await store.admission_rows(room=lambda _: 0, since=clock.at, most_events=10)
     assert [e.stage for e in later.events] == ["end"]
 
