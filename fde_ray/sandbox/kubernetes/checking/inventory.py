@@ -54,7 +54,16 @@ async def runtime_check(api: Api, profile: KubernetesProfile) -> Check:
             raise
         remedy = "install gVisor on nodes with a RuntimeClass of that name, or name another one"
         return Check(what, False, f"the cluster has none named {name}", remedy)
-    return Check(what, True, f"{name}, handler {found['handler']}")
+    handler = str(found["handler"])
+    nodes = (await api.request("GET", "/api/v1/nodes")).get("items") or []
+    able = [node for node in nodes if _has_user_namespaces(node, handler)]
+    seen = f"{name}, handler {handler}"
+    if profile.user_namespaces and nodes and not able:
+        remedy = "set sandbox.kubernetes.user_namespaces to false, or use a runtime that has them"
+        return Check(what, False, f"{seen}: no node gives its pods user namespaces", remedy)
+    if not profile.user_namespaces and nodes and len(able) == len(nodes):
+        return Check(what, True, f"{seen}; it would take user_namespaces: true, one wall more")
+    return Check(what, True, seen)
 
 
 async def priorities_check(api: Api, _: KubernetesProfile) -> Check:
@@ -136,6 +145,15 @@ def _names(listed: Object) -> set[str]:
 def _is_ready(node: Object) -> bool:
     conditions = node["status"].get("conditions") or []
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _has_user_namespaces(node: Object, handler: str) -> bool:
+    """Whether the node's kubelet says so of the runtime that goes by this handler."""
+    known = (node.get("status") or {}).get("runtimeHandlers") or []
+    return any(
+        each.get("name") == handler and (each.get("features") or {}).get("userNamespaces") is True
+        for each in known
+    )
 
 
 def _numbers(version: str) -> tuple[int, int]:

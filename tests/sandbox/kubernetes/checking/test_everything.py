@@ -36,6 +36,37 @@ async def test_good_cluster_passes_every_check(cluster: Cluster) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("asked", "able", "ok", "said"),
+    [
+        (False, [True], True, "user_namespaces: true"),
+        (False, [True, False], True, None),
+        (False, [False], True, None),
+        (True, [False, False], False, "no node gives its pods user namespaces"),
+        (True, [True, False], True, None),
+    ],
+)
+async def test_user_namespaces_are_told_of_where_the_runtime_has_them(
+    cluster: Cluster, asked: bool, able: list[bool], ok: bool, said: str | None
+) -> None:
+    listed = cluster.objects["/api/v1/nodes"]
+    handlers = [
+        [{"name": "other", "features": {"userNamespaces": True}},
+         {"name": "runsc", "features": {"userNamespaces": is_able}}]
+        for is_able in able
+    ]  # fmt: skip
+    node = listed["items"][0]
+    listed["items"] = [
+        node | {"status": node["status"] | {"runtimeHandlers": one}} for one in handlers
+    ]
+    target = TARGET._replace(profile=TARGET.profile.evolve(user_namespaces=asked))
+    found = {c.what: c for c in await cluster_checks(cluster, target, cluster.clock)}
+    check = found["runtime class"]
+    assert check.ok is ok
+    assert said in check.detail if said else check.detail == "gvisor, handler runsc"
+    assert bool(check.remedy) is not ok
+
+
 def without(path: str) -> Callable[[Cluster], Any]:
     return lambda cluster: cluster.objects.pop(path)
 
