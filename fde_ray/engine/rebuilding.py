@@ -212,6 +212,9 @@ class Rebuilder:
         if handle is None or await runtime.sandbox.state(handle) != "running":
             return None
         turns = await turns_of(runtime.sandbox, handle)
+        if turns is None:
+            # A shim that nobody reads notes its turns: one that has no reply yet is among them.
+            turns = last.posted
         keys = await runtime.material.keys(plan.case_id)
         inputs = solving_inputs(plan, last.subject, keys, runtime.profile)
         if turns is None:

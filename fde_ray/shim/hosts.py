@@ -59,6 +59,8 @@ class Host(Protocol):
 
     room_bytes: int
     """Of memory for what the agent sends."""
+    notes_turns: bool
+    """Whether each turn is noted in the bucket before it is posted: nobody reads the journal."""
     end_delay_s: float
     """How long an agent's side that ended by itself may still turn out to end with its shim."""
 

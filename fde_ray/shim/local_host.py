@@ -21,6 +21,7 @@ class LocalHost:
     """Fits `hosts.Host`."""
 
     room_bytes = 256 << 20
+    notes_turns = False
     end_delay_s = 0.0
 
     def __init__(self, config: Config, site: LocalSite) -> None:

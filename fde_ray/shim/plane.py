@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 import time
@@ -144,6 +145,15 @@ class Plane:
             return True
         except Unreachable:
             return False
+
+    def note_turn(self, number: int) -> None:
+        """Have the bucket keep that this turn is about to be posted; 0 = the agent may begin. One
+        try."""
+        line = json_bytes({"v": 1, "event": "turn", "turn_no": number}) + b"\n"
+        data = gzip.compress(line, mtime=0)
+        place = f"/v1/events/{number}"
+        with self.exchange("PUT", place, data, content_type="application/gzip") as reply:
+            reply.read()
 
     def call(
         self, method: str, path: str, body: dict[str, Any] | None = None, timeout: float = 60.0

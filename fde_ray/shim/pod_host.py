@@ -68,6 +68,7 @@ class PodLaunched(ControlLine):
 class PodHost:
     """Fits `hosts.Host`. Health and control are open from the start: both others wait for them."""
 
+    notes_turns = True
     room_bytes = 64 << 20
     """A quarter of what a shim's container has (`KubernetesProfile.shim_memory`)."""
 

@@ -170,6 +170,7 @@ class Shim:
         )
         said = {"gate": facts["gate"]} if "gate" in facts else {}
         self._insist(lambda: self._plane.call("POST", "/v1/started", said))
+        self._note_turn(0)
         heart = Heart(
             self._plane,
             self._mail,
@@ -259,6 +260,7 @@ class Shim:
             "has_deliverable": deliverables.exist(),
         }
         try:
+            self._note_turn(number)
             reply = self._insist(lambda: self._plane.call("POST", "/v1/turns", body))
             path = f"/v1/turns/{number}?wait_s={POLL_S}"
             while reply.get("status") != "done":
@@ -273,6 +275,11 @@ class Shim:
             return None
         self._journal.event("turn_done", turn_no=number, action=str(reply.get("action"))[:20])
         return dict(reply)
+
+    def _note_turn(self, number: int) -> None:
+        """Let it be known, whatever is lost, that no turn after this one has had a reply."""
+        if self._host.notes_turns and self._config.role == "solve":
+            self._insist(lambda: self._plane.note_turn(number))
 
     def _report_exit(self, ended: dict[str, Any]) -> None:
         self._journal.event("agent_exit", kind=ended["kind"])

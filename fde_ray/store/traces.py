@@ -35,6 +35,7 @@ MAX_LINES_BYTES = 64 * 2**20
 """Of a dialogue, and of a file of calls once unpacked."""
 MAX_SESSIONS = 10_000
 
+_POSTED = re.compile(r"events/(0|[1-9]\d{0,8})\.jsonl\.gz")
 _NOTE = re.compile(r"notes/\d{9}\.json")
 _CALLS = re.compile(r"calls/[A-Za-z0-9._-]{1,100}\.jsonl\.gz")
 _COVERAGES: TypeAdapter[tuple[PointCoverage, ...]] = TypeAdapter(tuple[PointCoverage, ...])
@@ -137,6 +138,8 @@ class SessionTrace(NamedTuple):
     """All but the calls could be read; else nothing may be graded from it."""
     note: SessionNote | None = None
     """The last one, of a session without an end."""
+    posted: int | None = None
+    """Turns that its shim noted before it posted them; None = it noted none, not even the first."""
 
     @property
     def is_collected(self) -> bool:
@@ -238,6 +241,9 @@ class _Reader:
             tuple(calls),
             is_sound,
             note,
+            posted=max(
+                (int(m[1]) for name in names if (m := _POSTED.fullmatch(name))), default=None
+            ),
         )
 
     async def _note(self, subject: str, names: Sequence[str]) -> SessionNote | None:

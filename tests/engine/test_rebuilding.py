@@ -24,6 +24,7 @@ from fde_ray.model.errors import StoreError, UserError
 from fde_ray.model.result import canonical
 from fde_ray.model.specs import SweepSpec
 from fde_ray.model.states import GradeState, Phase
+from fde_ray.sandbox.records import Handle
 from fde_ray.store.objects import layout
 from fde_ray.store.runs import LeaseTimes
 from tests.engine.drivers import (
@@ -261,6 +262,71 @@ def test_a_session_whose_note_is_spoilt_is_attempted_again(tmp_path: Path, spoil
             await Controller(runtime).resume("small")
             (status,) = await worked(runtime, ["small"])
             assert (status.is_complete, status.runs[0].attempt) == (True, 2)
+
+    played(main)
+
+
+class NotingAgent(Agent):
+    """Has the bucket keep each turn before it is posted."""
+
+    async def start(self) -> None:
+        await super().start()
+        await self.note()
+
+    async def say(self, text: str, *, delivered: bool = True) -> str | None:
+        await self.note(self.turns + 1)
+        return await super().say(text, delivered=delivered)
+
+    async def note(self, number: int = 0) -> None:
+        await self._held(lambda plane, token: plane.put_events(token, number, b"a turn"))
+
+
+class UnseenStage(Stage):
+    """Its shims are read by nobody."""
+
+    agent = NotingAgent
+
+    async def turns(self, handle: Handle) -> int | None:
+        return None
+
+
+@pytest.mark.parametrize("more", [0, 1], ids=["as_noted", "a_turn_later"])
+@pytest.mark.parametrize("asks", [True, False], ids=["with_questions", "without_a_word"])
+def test_a_session_in_a_pod_is_known_by_what_its_shim_noted(
+    tmp_path: Path, asks: bool, more: int
+) -> None:
+    async def solve(agent: Agent) -> None:
+        await agent.start()
+        if asks:
+            await agent.say(f"{MARKER}\n- What is the maximum speed?", delivered=False)
+        await agent.sleep(10_000)
+
+    async def main() -> None:
+        stage = UnseenStage(two_points()[CASE], solve, make_stage().extract)
+        spec = make_spec(conditions=["interact_req"], limits={"time": "1h"})
+        await left_at_work(tmp_path, stage, spec, 80)
+        (subject,) = stage.started
+        posted = layout.events_key("local", subject, int(asks) + 1)
+        if more:
+            (tmp_path / "objects" / posted).write_bytes(b"a turn")
+        lose_the_store(tmp_path)
+        async with opened(tmp_path, stage) as runtime:
+            told = await rebuilt(runtime, dry_run=True)
+            assert dict(told.fates) == {Fate.AGAIN if more else Fate.ADOPTED: 1}
+        await stage.aclose()
+
+    played(main)
+
+
+def test_a_session_in_a_pod_that_noted_no_turn_is_attempted_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        stage = UnseenStage(two_points()[CASE], waiting_for([]), make_stage().extract)
+        stage.agent = Agent
+        await left_at_work(tmp_path, stage, make_spec(limits={"time": "5m"}), 80)
+        lose_the_store(tmp_path)
+        async with opened(tmp_path, stage) as runtime:
+            assert dict((await rebuilt(runtime, dry_run=True)).fates) == {Fate.AGAIN: 1}
+        await stage.aclose()
 
     played(main)
 

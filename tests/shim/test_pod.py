@@ -75,6 +75,11 @@ def test_agent_delivers_and_the_workspace_is_committed_once_it_is_dead(
     assert plane.turn_bodies[-1]["has_deliverable"] is True
     assert plane.files(plane.final()) == {b"out/result.csv": b"a,b\n1,2\n"}
     assert plane.exits == []
+    told = [f"{verb} {path}" for verb, path, _ in plane.seen if "wait_s" not in path]
+    order = ["POST /v1/started", "PUT /v1/events/0", "PUT /v1/events/1", "POST /v1/turns"]
+    places = [told.index(one) for one in order]
+    assert places == sorted(places), "what is noted comes first"
+    assert "PUT /v1/events/2" in told[places[-1] :]
     assert pod.last_word() == {"format": 1, "phase": "ended", "detail": ""}
     said = plane.tool_outputs()
     assert "data\ninstruction.md\n1000\n/workspace" in said
