@@ -23,13 +23,18 @@ def files(layout: Layout, network: Network) -> dict[str, str]:
         "containerd.toml": containerd(layout),
         "runsc.toml": gvisor(),
         "cni/10-lab.conflist": pod_network(layout, network),
+        "cni-v4/10-lab-v4.conflist": pod_network(layout, network, v6=False),
         "kubelet.json": kubelet(layout, network),
         "Corefile": dns(layout, network),
     }
 
 
 def containerd(layout: Layout) -> str:
-    """`restrict_oom_score_adj`: a machine may itself lack the right to spare a process."""
+    """`restrict_oom_score_adj`: a machine may itself lack the right to spare a process.
+
+    Pods of the class `runc` have no IPv6: policies here are of IPv4, and a pod would reach its node
+    by an address of the link that nobody gave it. Pods without a class have it: they are controls.
+    """
     runtimes = '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes'
     return f"""version = 3
 root = "{layout.container_root}"
@@ -51,8 +56,13 @@ state = "{layout.home}/containerd"
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = ["{CNI_PLUGINS}"]
     conf_dir = "{layout.home}/cni"
+  [plugins."io.containerd.cri.v1.runtime".containerd]
+    default_runtime_name = "plain"
+  {runtimes}.plain]
+    runtime_type = "io.containerd.runc.v2"
   {runtimes}.runc]
     runtime_type = "io.containerd.runc.v2"
+    cni_conf_dir = "{layout.home}/cni-v4"
   {runtimes}.runsc]
     runtime_type = "io.containerd.runsc.v1"
     {runtimes}.runsc.options]
@@ -66,18 +76,23 @@ def gvisor() -> str:
     return '[runsc_config]\n  platform = "systrap"\n  network = "sandbox"\n'
 
 
-def pod_network(layout: Layout, network: Network) -> str:
-    """`ptp` routes every packet through the node, so that policies see all of them."""
+def pod_network(layout: Layout, network: Network, *, v6: bool = True) -> str:
+    """`ptp` routes every packet through the node, so that policies see all of them.
+
+    v6: whether a pod's own kernel part speaks IPv6 on its link.
+    """
     addresses = {
         "type": "host-local",
         "ranges": [[{"subnet": str(network.pods)}]],
         "routes": [{"dst": "0.0.0.0/0"}],
         "dataDir": f"{layout.home}/cni-addresses",
     }
-    plugins = [
+    plugins: list[dict[str, Any]] = [
         {"type": "ptp", "ipMasq": False, "mtu": 1500, "ipam": addresses},
         {"type": "portmap", "capabilities": {"portMappings": True}},
     ]
+    if not v6:
+        plugins.append({"type": "tuning", "sysctl": {"net.ipv6.conf.all.disable_ipv6": "1"}})
     return _json({"cniVersion": "1.0.0", "name": NAME, "plugins": plugins})
 
 

@@ -32,7 +32,15 @@ def expect(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["containerd.toml", "runsc.toml", "cni/10-lab.conflist", "kubelet.json", "Corefile"]
+    "name",
+    [
+        "containerd.toml",
+        "runsc.toml",
+        "cni/10-lab.conflist",
+        "cni-v4/10-lab-v4.conflist",
+        "kubelet.json",
+        "Corefile",
+    ],
 )
 def test_configuration_is_as_recorded(name: str, layout: Layout, network: Network) -> None:
     expect(Path(name).name, files(layout, network)[name])
