@@ -104,6 +104,7 @@ def _kubelet(layout: Layout, network: Network) -> tuple[str, ...]:
     return (
         f"--kubeconfig={layout.kubeconfig_of('kubelet')}",
         f"--config={layout.home}/kubelet.json",
+        f"--config-dir={layout.kubelet_settings}",
         f"--root-dir={layout.home}/kubelet",
         f"--cert-dir={layout.pki}",
         f"--hostname-override={NODE}",

@@ -49,6 +49,11 @@ class Layout(NamedTuple):
         return self.home / "pids"
 
     @property
+    def kubelet_settings(self) -> Path:
+        """`*.conf` in it go over those of the kubelet's own file, from its next start on."""
+        return self.home / "kubelet.d"
+
+    @property
     def containerd_socket(self) -> Path:
         return self.home / "containerd.sock"
 

@@ -141,6 +141,7 @@ class Lab:
         for name, text in files(layout, self.network).items():
             _write(layout.home / name, text)
         layout.logs.mkdir(exist_ok=True)
+        layout.kubelet_settings.mkdir(exist_ok=True)
         _link_binaries(layout)
 
     def _apply(self, api: Api, enter: list[str]) -> None:

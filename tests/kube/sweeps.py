@@ -56,14 +56,19 @@ def spec_file(folder: Path) -> Path:
 
 
 @contextmanager
-def site(kubectl: Kubectl, layout: Layout, home: Path, name: str, runtime: str) -> Iterator[Site]:
-    """Have planes that pods reach and a fenced namespace; take both down at the end."""
+def site(
+    kubectl: Kubectl, layout: Layout, home: Path, name: str, runtime: str, **more: Any
+) -> Iterator[Site]:
+    """Have planes that pods reach and a fenced namespace; take both down at the end.
+
+    more: of the profile.
+    """
     state = read_state(layout)
     assert state is not None
     machine = str(state.network.machine)
     run, grade = (f"{machine}:{port}" for port in _free_ports(machine, 2))
     profile = home / "profile.yaml"
-    profile.write_text(json.dumps({
+    profile.write_text(json.dumps(more | {
         "schema": "fde_ray.profile/1",
         "planes": {"run": f"http://{run}", "grade": f"http://{grade}"},
         "concurrency": {"runs": 4, "gradings": 4},
