@@ -201,48 +201,42 @@ def test_nothing_of_a_program_is_left_for_the_next_one(pod: LoopbackPod, plane: 
     assert plane.said(1) == "[] [] [] [1]\n"
 
 
-@pytest.mark.parametrize(
-    ("program", "changes", "end"),
-    [
-        ("import sys; sys.exit(3)", {}, ("exit", 3)),
-        ("import os; os.kill(os.getpid(), 11)", {}, ("exit", -11)),
-        ("import time; time.sleep(60)", {"timeout_s": 0.5}, ("timeout", None)),
-        ("import time; x = b'x' * (99 << 20); time.sleep(60)", {}, ("memory", None)),
-        ("while True: print('x' * 1000)", {}, ("output", None)),
-        (FORKS, {"timeout_s": 1.0, "memory_bytes": 4 << 30}, ("timeout", None)),
-    ],
-    ids=["exit", "signal", "time", "memory", "output", "forks"],
-)
+ENDS: dict[str, tuple[str, dict[str, Any], tuple[str, int | None]]] = {
+    "exit": ("import sys; sys.exit(3)", {}, ("exit", 3)),
+    "signal": ("import os; os.kill(os.getpid(), 11)", {}, ("exit", -11)),
+    "time": ("import time; time.sleep(60)", {"timeout_s": 0.5}, ("timeout", None)),
+    "memory": ("import time; x = b'x' * (99 << 20); time.sleep(60)", {}, ("memory", None)),
+    "output": ("while True: print('x' * 1000)", {}, ("output", None)),
+    "forks": (FORKS, {"timeout_s": 1.0, "memory_bytes": 4 << 30}, ("timeout", None)),
+}
+
+
 def test_a_program_s_end_has_its_reason_and_the_box_goes_on(
-    pod: LoopbackPod,
-    plane: BoxPlane,
-    program: str,
-    changes: dict[str, Any],
-    end: tuple[str, int | None],
+    pod: LoopbackPod, plane: BoxPlane
 ) -> None:
-    limits = {"memory_bytes": 60 << 20} | changes
-    plane.jobs = [python(program, **limits), python("print('next')")]
+    for program, changes, _ in ENDS.values():
+        plane.jobs += [python(program, **{"memory_bytes": 60 << 20} | changes), python("print(1)")]
     served(pod)
-    assert plane.ends() == [end, ("exit", 0)]
-    assert plane.said(1) == "next\n"
+    assert dict(zip(ENDS, plane.ends()[::2], strict=True)) == {
+        name: end for name, (_, _, end) in ENDS.items()
+    }
+    assert plane.ends()[1::2] == [("exit", 0)] * len(ENDS)
 
 
-@pytest.mark.parametrize(
-    ("folders", "said"),
-    [
-        ([folder("a", "broken")], "archive:"),
-        ([folder("a", "empty")], "archive:"),
-        ([folder("a", "hostile")], "points out of the archive"),
-        ([{"at": "/elsewhere/a", "key": "good"}], "lies in no volume"),
-        ([{"at": "/grader/../etc", "key": "good"}], "not a clean path"),
-        ([folder("a", "good"), folder("a/b", "good")], "lies in another one"),
-        ([folder("a", "gone")], "no_object"),
-        ([{"at": f"{GRADER}/a"}], "KeyError"),
-    ],
-    ids=["broken", "empty", "hostile", "outside", "up", "nested", "gone", "keyless"],
-)
+UNUSABLE: dict[str, tuple[list[dict[str, str]], str]] = {
+    "broken": ([folder("a", "broken")], "archive:"),
+    "empty": ([folder("a", "empty")], "archive:"),
+    "hostile": ([folder("a", "hostile")], "points out of the archive"),
+    "outside": ([{"at": "/elsewhere/a", "key": "good"}], "lies in no volume"),
+    "up": ([{"at": "/grader/../etc", "key": "good"}], "not a clean path"),
+    "nested": ([folder("a", "good"), folder("a/b", "good")], "lies in another one"),
+    "gone": ([folder("a", "gone")], "no_object"),
+    "keyless": ([{"at": f"{GRADER}/a"}], "KeyError"),
+}
+
+
 def test_a_program_whose_folders_cannot_be_laid_out_is_answered_as_lost(
-    pod: LoopbackPod, plane: BoxPlane, folders: list[dict[str, str]], said: str
+    pod: LoopbackPod, plane: BoxPlane
 ) -> None:
     plane.objects = {
         "good": archive({"plan.csv": b"one"}),
@@ -251,10 +245,13 @@ def test_a_program_whose_folders_cannot_be_laid_out_is_answered_as_lost(
         "hostile": archive({"../plan.csv": b"one"}),
         "gone": refusal(404, "agent", "no_object"),
     }
-    plane.jobs = [python("print(1)", folders=folders), python("print('next')")]
+    plane.jobs = [python("print(1)", folders=folders) for folders, _ in UNUSABLE.values()]
+    plane.jobs.append(python("import os; print(os.listdir('/grader'))"))
     served(pod)
-    assert [one["reason"] for one in plane.results] == ["lost", "exit"]
-    assert said in plane.results[0]["detail"]
+    assert plane.said(-1) == "[]\n"
+    for (name, (_, said)), told in zip(UNUSABLE.items(), plane.results[:-1], strict=True):
+        assert (name, told["reason"]) == (name, "lost")
+        assert said in told["detail"], name
 
 
 def test_no_program_runs_before_the_fence_stands(pod: LoopbackPod, plane: BoxPlane) -> None:
