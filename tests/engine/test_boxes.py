@@ -367,7 +367,7 @@ def test_a_driver_killed_after_any_write_leaves_a_grade_that_ends_alike(
 
     expected, writes = one(None)
     assert (expected[0]["score"], expected[1]) == (0.5, 1)
-    for after in range(0, writes, 3):
+    for after in range(0, writes, 5):
         found, _ = one(after)
         assert found[0] == expected[0], f"killed after write {after} of {writes}"
 
