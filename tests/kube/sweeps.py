@@ -71,7 +71,7 @@ def site(
     profile.write_text(json.dumps(more | {
         "schema": "fde_ray.profile/1",
         "planes": {"run": f"http://{run}", "grade": f"http://{grade}"},
-        "concurrency": {"runs": 4, "gradings": 4},
+        "concurrency": {"runs": 4, "gradings": 3},
         "sandbox": {
             "runtime": "kubernetes",
             "kubernetes": {

@@ -40,6 +40,7 @@ def test_a_sweep_in_pods_gives_the_same_results(
         assert all(box.endswith("/score.1") for box in boxes)
 
 
+@pytest.mark.slow
 def test_a_scoring_pod_that_is_deleted_costs_no_route_and_no_attempt(
     kubectl: Kubectl, layout: Layout, tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
