@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from benchmarks._gateway.processes import cost, machine_busy_s
+from benchmarks._gateway.processes import cost, family, machine_busy_s
 from cluster.lab.daemons import daemons
 from cluster.lab.layout import Layout
 from cluster.lab.processes import read_record
@@ -42,10 +43,11 @@ class Costs:
 
     def now(self) -> Moment:
         found = {name: cost(pid).cpu_s for name, pid in self._pids.items()}
-        own = time.process_time()
-        # Those that have ended count here, too.
-        found[SUPERVISORS] = max(0.0, cost(os.getpid()).cpu_s - own)
-        found[BENCH] = own
+        found[BENCH] = time.process_time()
+        # Of those that live, and of those that have ended.
+        reaped = resource.getrusage(resource.RUSAGE_CHILDREN)
+        found[SUPERVISORS] = reaped.ru_utime + reaped.ru_stime
+        found[SUPERVISORS] += sum(cost(pid).cpu_s for pid in family(os.getpid())[1:])
         return Moment(time.monotonic(), machine_busy_s(), found)
 
     def memory_mib(self) -> dict[str, int]:

@@ -90,7 +90,7 @@ class Fleet:
             await fleet.boot()
             yield fleet
         finally:
-            await fleet.kill(*fleet._members, is_told=False)
+            await fleet.kill(*fleet.numbers, is_told=False)
 
     async def boot(self) -> float:
         """Start all that do not run; return how many seconds the slowest took."""

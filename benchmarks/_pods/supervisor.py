@@ -149,9 +149,9 @@ async def served(namespace: str, kubeconfig: Path, runs: int) -> None:
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(lines), sys.stdin
     )
-    async with opened_kubernetes(chosen, os.environ, SystemClock()) as sandbox:
+    opening = opened_kubernetes(chosen, os.environ, SystemClock(), shards=frozenset())
+    async with opening as sandbox:
         supervisor = Supervisor(sandbox, subjects(runs, OURS), calls)
-        await sandbox.watch_shards(())
         print(json.dumps({"ready": True}), flush=True)
         patrol = asyncio.create_task(supervisor.patrol())
         while line := await lines.readline():

@@ -113,13 +113,15 @@ async def opened_runtime(
     chat: Chat | None = None,
     writing: bool = True,
     driving: bool = True,
+    shards: frozenset[int] | None = None,
     metrics: CallMetrics | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open stores and clients of this machine's state folder; close them at the end.
 
     None: sandbox and cases of the profile; chat = the endpoints of the profile. writing: whether a
     bucket must show first that it can be written. driving: whether sessions are started or looked
-    at. metrics: what counts the calls.
+    at. shards: whose sessions are looked at until a driver holds some; None = all. metrics: what
+    counts the calls.
     """
     clock = clock or SystemClock()
     environ = os.environ if environ is None else environ
@@ -152,7 +154,8 @@ async def opened_runtime(
             boxes = BoxScorer(store, objects, profile.tenant)
             stack.push_async_callback(boxes.aclose)
             opened = partial(opened_sandbox, profile, home, clock, environ, boxes=boxes)
-            sandbox = await stack.enter_async_context(opened(unsafe=unsafe, driving=driving))
+            chosen = opened(unsafe=unsafe, driving=driving, shards=shards)
+            sandbox = await stack.enter_async_context(chosen)
         keys = load_keys(profile.tokens, home.root, environ)
         signer = TokenSigner(keys, clock, lifetime_s=profile.tokens.lifetime)
         scorer = Scorer(sandbox)

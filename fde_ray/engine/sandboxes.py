@@ -25,9 +25,11 @@ async def opened_sandbox(
     boxes: BoxScorer,
     unsafe: bool,
     driving: bool,
+    shards: frozenset[int] | None = None,
 ) -> AsyncIterator[Sandbox]:
     """Open it, close it at the end. boxes: where programs run if they run in pods. driving: whether
-    sessions are started or looked at here; others reach no cluster."""
+    sessions are started or looked at here; others reach no cluster. shards: whose sessions are
+    looked at until `watch_shards` names others; None = all."""
     profile = whole.sandbox
     if profile.runtime != "kubernetes" or profile.kubernetes is None:
         yield LocalSandbox(home.sandboxes, profile, unsafe=unsafe)
@@ -47,8 +49,12 @@ async def opened_sandbox(
         )
     # The library of the cluster's client takes two seconds to load.
     from fde_ray.sandbox.kubernetes.backend import opened_kubernetes
+    from fde_ray.sandbox.kubernetes.watching import ALL_SHARDS
 
-    async with opened_kubernetes(profile.kubernetes, environ, clock, scorer=scorer) as pods:
+    first = ALL_SHARDS if shards is None else shards
+    async with opened_kubernetes(
+        profile.kubernetes, environ, clock, scorer=scorer, shards=first
+    ) as pods:
         yield pods
 
 

@@ -53,6 +53,8 @@ class MemberHandle(Protocol):
 class Member(ABC):
     drives = True
     """Whether it starts sessions or looks at them."""
+    shards_at_first: frozenset[int] | None = None
+    """Whose sessions it looks at before it holds any; None = all."""
 
     def __init__(self, config: FleetConfig, name: str) -> None:
         self.config, self.name = config, name
@@ -94,7 +96,10 @@ class Member(ABC):
         config = self.config
         try:
             async with opened_runtime(
-                config.profile, unsafe=config.unsafe, driving=self.drives
+                config.profile,
+                unsafe=config.unsafe,
+                driving=self.drives,
+                shards=self.shards_at_first,
             ) as runtime:
                 self._state = "working"
                 log.info("member_at_work", extra={"member": self.name, "pid": os.getpid()})

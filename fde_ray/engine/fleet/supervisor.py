@@ -22,6 +22,8 @@ PoolMembers = Mapping[PoolKind, Mapping[str, PoolHandle]]
 
 
 class SupervisorMember(Member):
+    shards_at_first = frozenset()
+
     def __init__(self, config: FleetConfig, index: int) -> None:
         super().__init__(config, supervisor_name(index))
         self._index = index

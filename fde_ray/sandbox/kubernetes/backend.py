@@ -40,7 +40,7 @@ from .removing import Remover, Target, target
 from .scoring import NoScorer, Scorer
 from .starting import Starter
 from .views import PodView, shim_words
-from .watching import PodWatch
+from .watching import ALL_SHARDS, PodWatch
 
 log = logging.getLogger(__name__)
 
@@ -235,10 +235,12 @@ async def opened_kubernetes(
     *,
     scorer: Scorer | None = None,
     rng: random.Random | None = None,
+    shards: frozenset[int] = ALL_SHARDS,
 ) -> AsyncIterator[KubernetesSandbox]:
     """Open the cluster of the profile and watch its run pods inside the block.
 
-    scorer: None = evaluators are refused. UserError when the cluster is of no use.
+    scorer: None = evaluators are refused. shards: those that are watched until `watch_shards` names
+    others. UserError when the cluster is of no use.
     """
     async with KubeClient.opened(profile, environ, clock, rng=rng) as client:
         version = await client.version()
@@ -246,7 +248,7 @@ async def opened_kubernetes(
             await forbidden_addresses(client), await _owner_uid(client, profile.namespace)
         )
         chosen = NoScorer() if scorer is None else scorer
-        async with PodWatch.opened(client, profile.namespace, clock) as watch:
+        async with PodWatch.opened(client, profile.namespace, clock, shards) as watch:
             yield KubernetesSandbox(client, watch, profile, around, clock, version, chosen)
 
 

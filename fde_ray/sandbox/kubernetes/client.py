@@ -31,7 +31,7 @@ Verb = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 DEADLINE_S, TRY_S = 60.0, 20.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 8.0
 CLOSE_S = 0.25
-WRITES_AT_ONCE = 16
+WRITES_AT_ONCE = 8
 """Hundreds of sessions may start or end together: a server that is asked for all of that at once
 answers nothing in time."""
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})

@@ -41,15 +41,21 @@ MOST_EMPTY = 3
 
 
 class PodWatch:
-    """Keeps `cache` true inside `opened`, for all shards until told otherwise."""
+    """Keeps `cache` true inside `opened`, for these shards until told otherwise."""
 
-    def __init__(self, client: KubeClient, namespace: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        namespace: str,
+        clock: Clock,
+        shards: frozenset[int] = ALL_SHARDS,
+    ) -> None:
         self._client, self._clock = client, clock
         self._path = f"/api/v1/namespaces/{namespace}/pods"
         self.cache = PodCache()
         self.lists = 0
         """How often all pods were listed; for tests and measurements."""
-        self._wanted = ALL_SHARDS
+        self._wanted = shards
         self._version = ""
         self._told = asyncio.Event()
         """All is known of the wanted shards, or will not be soon."""
@@ -60,9 +66,15 @@ class PodWatch:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, client: KubeClient, namespace: str, clock: Clock) -> AsyncIterator[Self]:
+    async def opened(
+        cls,
+        client: KubeClient,
+        namespace: str,
+        clock: Clock,
+        shards: frozenset[int] = ALL_SHARDS,
+    ) -> AsyncIterator[Self]:
         """Watch inside the block; UserError when the pods cannot be listed at its beginning."""
-        watch = cls(client, namespace, clock)
+        watch = cls(client, namespace, clock, shards)
         task = asyncio.create_task(watch._run(), name="pod watch")
         try:
             try:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from fde_ray.sandbox.kubernetes.backend import opened_kubernetes
 from fde_ray.sandbox.kubernetes.client import WRITES_AT_ONCE
+from fde_ray.sandbox.kubernetes.names import shard_of
 from fde_ray.sandbox.kubernetes.starting import LOOK_S
 from tests.sandbox.kubernetes.fake_api_server import FakeApiServer, ScaledClock
 from tests.sandbox.kubernetes.stage import bench, session
@@ -72,3 +74,20 @@ async def test_a_rush_reaches_the_server_a_few_at_a_time(tmp_path: Path) -> None
         assert api.pods == {}
         assert (api.counts["POST"], api.counts["DELETE"]) == (len(SUBJECTS), len(SUBJECTS))
         assert not [one for one in api.requests if one.verb == "GET" and "/pods/" in one.path]
+
+
+async def test_a_supervisor_that_holds_nothing_yet_lists_nobody(tmp_path: Path) -> None:
+    """Of a fleet that starts anew, each one would else list the pods of all others first."""
+    api = FakeApiServer(ScaledClock(50.0))
+    async with bench(tmp_path, api=api) as first:
+        api.on_create = api.run
+        handle = await first.sandbox.start(session())
+        async with opened_kubernetes(
+            api.profile(tmp_path), {}, api.clock, shards=frozenset()
+        ) as second:
+            assert len(second.watch.cache) == 0
+            assert second.handle_of(handle.subject) is None
+            assert await second.over([handle]) == frozenset(), "it is not known here"
+            await second.watch_shards({shard_of(handle.subject)})
+            assert second.handle_of(handle.subject) == handle
+            assert second.watch.lists == 2
