@@ -72,18 +72,28 @@ class _TcpServer(ThreadingMixIn, TCPServer):
 
 def free_ports(count: int) -> list[int]:
     """Return ports that nobody has now, outside of what the kernel hands out by itself."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     found: list[int] = []
-    for port in range(11_000 + 500 * worker, 11_500 + 500 * worker):
-        with socket.socket() as sock:
-            try:
-                sock.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
+    first = 11_000 + 20 * (os.getpid() % 1000)  # another session of tests looks elsewhere
+    for port in range(first, first + 500):
+        if all(_is_free(family, port) for family in (socket.AF_INET, socket.AF_INET6)):
+            found.append(port)
         if len(found) == count:
             return found
     raise AssertionError("no free ports")
+
+
+def _is_free(family: int, port: int) -> bool:
+    """Whether every address of the family has the port free; True = there is no such family."""
+    try:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError:
+        return True
+    with sock:
+        try:
+            sock.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 class LoopbackPod:
