@@ -12,8 +12,8 @@ simulated. So no container runs, and these parts are played:
 
 "Collected" = the end of a pod is typed and is the one that was played, and its object is deleted.
 
-    python -m benchmarks.pods              10,000 pods live at once, about 12 minutes
-    python -m benchmarks.pods --quick      300 pods, a minute
+    python -m benchmarks.pods              10,000 pods live at once, about 10 minutes
+    python -m benchmarks.pods --quick      300 pods, a minute or two
     python -m benchmarks.pods --pods 2000
     python -m benchmarks.pods --alone      without what enforces the lab's network policies, which
                                            takes half a core for nothing; only if nobody needs it
