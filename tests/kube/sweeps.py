@@ -17,7 +17,7 @@ from tests.e2e.driving import COMMAND, environment, said, started
 from tests.kube.kubectl import Kubectl, until
 
 CASES = ("017", "036")
-SYSTEMS = ("literal", "reference")
+SYSTEMS = ("reference",)
 SPEC = {
     "schema": "fde_ray.sweep/1",
     "name": "pods",
@@ -88,8 +88,11 @@ def site(
         },
     }))  # fmt: skip
     with ExitStack() as stack:
-        fence = _said(home, "cluster", "render", "--profile", str(profile))
+        engine = f"{name}-engine"
+        behind = ("--profile", str(profile), "--engine-namespace", engine)
+        fence = _said(home, "cluster", "render", *behind)
         kubectl.run("apply", "--server-side", "-f", "-", text=fence)
+        stack.callback(kubectl.delete_namespace, engine)
         stack.callback(kubectl.delete_namespace, name)
         for plane, address in (("run-plane", run), ("grade-plane", grade)):
             words = ("serve", plane, "--listen", address, "--profile", str(profile))
