@@ -93,7 +93,7 @@ test-kube: lab-images lab-up ## run the tests that need the lab, in their short 
 ifdef PYTEST_ARGS
 	$(BIN)/pytest -m kube $(PYTEST_ARGS)
 else
-	$(BIN)/pytest -m 'kube and not slow and not alone' -n 3 --dist loadfile --no-loadscope-reorder tests/kube
+	$(BIN)/pytest -m 'kube and not slow and not alone' -n 3 --dist loadgroup --no-loadscope-reorder tests/kube
 	$(BIN)/pytest -m 'kube and not slow and alone' tests/kube
 endif
 

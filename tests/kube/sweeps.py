@@ -71,7 +71,7 @@ def site(
     profile.write_text(json.dumps(more | {
         "schema": "fde_ray.profile/1",
         "planes": {"run": f"http://{run}", "grade": f"http://{grade}"},
-        "concurrency": {"runs": 4, "gradings": 3},
+        "concurrency": {"runs": 4, "gradings": 2},
         "sandbox": {
             "runtime": "kubernetes",
             "kubernetes": {
@@ -82,7 +82,7 @@ def site(
                 "kubeconfig": str(layout.kubeconfig),
                 "scoring": "pods",
                 "scoring_cpu": 0.2,
-                "shim_cpu": 0.05,
+                "shim_cpu": 0.1,
                 "shim_memory": "128MiB",
             },
         },

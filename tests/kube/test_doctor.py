@@ -129,6 +129,7 @@ def doctor(profile: dict[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 async def test_plane_out_of_reach_leaves_its_fence_unproven(
     kubectl: Kubectl, planes: Planes, layout: Layout
 ) -> None:
@@ -145,6 +146,7 @@ async def test_plane_out_of_reach_leaves_its_fence_unproven(
         }
 
 
+@pytest.mark.slow
 def test_command_tells_a_fault_with_its_remedy(
     kubectl: Kubectl, planes: Planes, layout: Layout, tmp_path: Path
 ) -> None:

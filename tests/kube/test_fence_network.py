@@ -16,7 +16,7 @@ from cluster.lab.state import read_state
 from fde_ray.sandbox.kubernetes.fence import FenceSettings
 from tests.kube.fences import Planes, applied, around, listening_planes
 from tests.kube.kubectl import Kubectl, until
-from tests.kube.pods import MOSTLY_GVISOR, container, pod
+from tests.kube.pods import container, pod
 from tests.kube.test_policy import PORT, SERVER
 
 pytestmark = pytest.mark.kube
@@ -86,7 +86,7 @@ def endpoint(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-@pytest.mark.parametrize("runtime", MOSTLY_GVISOR)
+@pytest.mark.parametrize("runtime", ["runc", pytest.param("gvisor", marks=pytest.mark.slow)])
 def test_each_role_reaches_its_plane_alone(
     kubectl: Kubectl, namespace: str, fence: FenceSettings, planes: Planes, layout: Layout,
     runtime: str,

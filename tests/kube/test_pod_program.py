@@ -226,7 +226,8 @@ def test_memory_of_the_agent_is_its_own_and_what_it_left_is_collected(
         assert kinds == ["agent_resource"]
 
 
-@pytest.mark.parametrize("runtime", MOSTLY_GVISOR)
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", RUNTIMES)
 def test_extraction_has_its_command_and_folders_that_it_cannot_change(
     kubectl: Kubectl, namespace: str, plane: TcpPlane, start: Callable[[str], str], runtime: str
 ) -> None:
@@ -260,7 +261,8 @@ def test_flood_of_bodies_costs_its_agent_alone(
     assert "sent 24 left 0" in plane.tool_outputs()
 
 
-@pytest.mark.parametrize("runtime", MOSTLY_GVISOR)
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", RUNTIMES)
 def test_deleted_pod_leaves_no_end_and_no_commit(
     kubectl: Kubectl, namespace: str, plane: TcpPlane, start: Callable[[str], str], runtime: str
 ) -> None:

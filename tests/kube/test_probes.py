@@ -70,6 +70,7 @@ def test_nothing_comes_of_any_attempt(
     assert not [p for p in left if p["metadata"]["namespace"].startswith("fde-probes")]
 
 
+@pytest.mark.slow
 def test_without_a_node_to_look_from_decoys_prove_nothing(kubectl: Kubectl, layout: Layout) -> None:
     names = ["metadata", "api_service", "mount_as_root"]
     words = [word for name in names for word in ("--attempt", name)]

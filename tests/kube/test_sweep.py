@@ -11,10 +11,10 @@ import pytest
 from cluster.lab.layout import Layout
 from tests.e2e.driving import canonical_results, results, said, started
 from tests.kube.kubectl import Kubectl, phase, until
-from tests.kube.pods import MOSTLY_GVISOR
+from tests.kube.pods import RUNTIMES
 from tests.kube.sweeps import CASES, ENDS_WITHIN_S, SYSTEMS, boxes_of, inline, pods_of, site
 
-pytestmark = pytest.mark.kube
+pytestmark = [pytest.mark.kube, pytest.mark.xdist_group("sweeps")]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("runtime", MOSTLY_GVISOR)
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_sweep_in_pods_gives_the_same_results(
     kubectl: Kubectl, layout: Layout, tmp_path: Path, undisturbed: dict[str, Any], runtime: str
 ) -> None:
@@ -89,3 +90,4 @@ def test_a_driver_that_is_killed_leaves_its_pods_and_the_next_one_goes_on_with_t
         assert canonical_results(tmp_path, "pods") == undisturbed
         attempts = [len(result.attempts) for result in results(tmp_path, "pods").values()]
         assert attempts == [1] * len(undisturbed), "no run began anew"
+        assert not pods_of(kubectl, name), "nothing is left of sessions that have ended"
