@@ -49,7 +49,10 @@ _REASONS = {
     "Terminated": FailureKind.NODE_LOST,
     "DeadlineExceeded": FailureKind.POD_DEADLINE,
 }
-"""Of a whole pod. What a node says that takes no pod is not listed: no container has begun then."""
+"""Of a whole pod."""
+_REFUSALS = frozenset({"NodeAffinity", "NodeName", "NodePorts", "UnexpectedAdmissionError"})
+"""Beside `OutOf…`: what a kubelet says that takes no pod. One that was started again looks anew at
+the pods that it has."""
 
 
 _DELETED = "its pod was deleted by somebody else"
@@ -107,7 +110,8 @@ def cause_of(pod: PodView, now: float) -> Cause | None:
         return Cause(_REASONS[pod.reason], pod.message or pod.reason)
     if is_stuck(pod, now):
         return Cause(FailureKind.NODE_LOST, f"node {pod.node} does not end what is deleted")
-    if pod.phase == "Failed" and not any(one.began for one in pod.containers):
+    is_refused = pod.reason.startswith("OutOf") or pod.reason in _REFUSALS
+    if pod.phase == "Failed" and (is_refused or not any(one.began for one in pod.containers)):
         return Cause(FailureKind.NODE_REJECTED, f"{pod.reason}: {pod.message}".strip(": "))
     if all(one is not None and one.reason == "OOMKilled" for one in (pod.shim, pod.agent)):
         # gVisor holds both containers in one process: the agent's memory takes the shim with it.

@@ -94,6 +94,10 @@ ENDS: dict[str, tuple[PodView, F]] = {
         view(phase="Failed", reason="OutOfcpu", containerStatuses=None),
         F.NODE_REJECTED,
     ),
+    "refused by a kubelet that was started again": (
+        failed("OutOfmemory", "Node didn't have enough resource: memory"),
+        F.NODE_REJECTED,
+    ),
     "stuck": (view(phase="Running", containerStatuses=RUNS, deleted_s_ago=31), F.NODE_LOST),
     "restarted": (
         view(
