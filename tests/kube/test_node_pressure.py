@@ -19,15 +19,18 @@ from tests.kube.pods import RUNTIMES
 from tests.kube.test_backend import RUN, Cluster, programs
 from tests.kube.test_backend_disruptions import opened
 
-pytestmark = [pytest.mark.kube, pytest.mark.alone]
+pytestmark = [pytest.mark.kube, pytest.mark.alone, pytest.mark.slow]
 
 EVICTED_S = 120.0
 ALWAYS = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
     "kind": "KubeletConfiguration",
-    "evictionHard": {"memory.available": "99%"},
+    "evictionSoft": {"memory.available": "99%"},
+    "evictionSoftGracePeriod": {"memory.available": "1s"},
+    "evictionMaxPodGracePeriod": 1,
 }
-"""No machine has so much left, so that its kubelet takes action."""
+"""No machine has so much left, so that its kubelet takes action. A hard limit would be taken from
+what pods may have, too, and a kubelet that starts refuses pods that have more."""
 
 
 def restart_kubelet() -> None:
