@@ -16,6 +16,8 @@ from .views import ContainerView, PodView, shim_words
 
 STUCK_S = 30.0
 """How long after its last grace a deleted pod may stay, before its node counts as lost."""
+SETTLES_S = 10.0
+"""How long the node may take to say why it ended a shim that does not say why itself."""
 _OWN_DISK = re.compile(
     r'Usage of EmptyDir volume "(?P<volume>[^"]+)"'
     r"|Container (?P<container>\S+) exceeded its local ephemeral storage"
@@ -68,8 +70,21 @@ def is_over(pod: PodView, now: float) -> bool:
     if pod.phase in ("Succeeded", "Failed") or pod.reason == "NodeLost":
         return True
     if pod.shim is not None and pod.shim.state == "terminated":
-        return True
+        return _has_said_why(pod) or _is_settled(pod, pod.shim, now)
     return is_stuck(pod, now) or any(map(_is_restarted, pod.containers))
+
+
+def _has_said_why(pod: PodView) -> bool:
+    words = shim_words(pod)
+    return words.get("phase") in ("ended", "stopped") or bool(words.get("failure"))
+
+
+def _is_settled(pod: PodView, shim: ContainerView, now: float) -> bool:
+    """Whether no cause is to be heard of any more. A kubelet that evicts tells of ended containers
+    before it tells of the eviction."""
+    if shim.finished_at is None or pod.deleting_at is not None:
+        return True
+    return cause_of(pod, now) is not None or now - shim.finished_at >= SETTLES_S
 
 
 def is_stuck(pod: PodView, now: float) -> bool:

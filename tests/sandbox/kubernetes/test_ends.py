@@ -178,6 +178,21 @@ def test_session_goes_on_while_its_shim_may_speak(pod: PodView) -> None:
     assert not is_over(pod, NOW)
 
 
+def silent_shim(ended_s_ago: float, message: str = "", **more: Any) -> PodView:
+    shim = ended("shim", 137, "Error", message=message, finishedAt=stamp(NOW - ended_s_ago))
+    return view(phase="Running", containerStatuses=[shim, RUNS[1]], **more)
+
+
+def test_an_eviction_that_is_told_after_its_containers_ended_is_waited_for() -> None:
+    assert not is_over(silent_shim(9), NOW)
+    assert not is_over(silent_shim(9, '{"phase": "solving"}'), NOW)
+    assert is_over(silent_shim(9, '{"phase": "solving", "failure": "pause_cap"}'), NOW)
+    assert is_over(silent_shim(10), NOW)
+    assert is_over(silent_shim(1, SAYS_ENDED), NOW)
+    assert is_over(silent_shim(1, conditions=disrupted("TerminationByKubelet")), NOW)
+    assert is_over(silent_shim(1, deleted_s_ago=1, grace=1), NOW)
+
+
 def agent(code: int, reason: str = "Error", **more: Any) -> PodView:
     finished = stamp(NOW - more.pop("finished_s_ago", 1))
     statuses = [RUNS[0], ended("agent", code, reason, finishedAt=finished)]
