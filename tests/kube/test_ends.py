@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from fde_ray.model.states import GradeState, SolveEnd
 from tests.e2e.driving import started
 from tests.e2e.fake_models import FakeModels, Says, fake_models, in_turn, runs, says, tool_outputs
 from tests.e2e.hostile import BEST, by_system, minimal, write_spec
+from tests.e2e.test_hostile_agents import MEMORY, python
 from tests.kube.kubectl import Kubectl, until
 from tests.kube.sweeps import ENDS_WITHIN_S, pods_of, site
 
@@ -25,19 +25,6 @@ HANDS_OVER = Says(calls=(("write", {"path": "schedule.csv", "text": BEST}),))
 DONE = says("The schedule is in schedule.csv.")
 
 
-def python(text: str) -> str:
-    return f"python3 - <<'THE_END'\n{textwrap.dedent(text)}\nTHE_END"
-
-
-MEMORY = """
-    import os
-    for _ in range(4):
-        if os.fork() == 0:
-            break
-    hoard = []
-    while True:
-        hoard.append(bytearray(os.urandom(1 << 20)) * 8)
-"""
 DISK = "for n in 1 2 3; do head -c 50M /dev/zero > fat$n; done; sleep 60; true"
 SCRIPTS = {
     "memory": in_turn(runs(python(MEMORY), 90), runs("sleep 5"), DONE),
