@@ -89,7 +89,7 @@ lab-status: setup ## tell how it is (ARGS=--json for programs)
 
 # Most of their time is waiting for pods, so three tests go on at once, but for those that stop parts
 # of the lab or take the time.
-test-kube: lab-images lab-up ## run the tests that need the lab, in their short form (eight minutes)
+test-kube: lab-images lab-up ## run the tests that need the lab, in their short form (ten minutes)
 ifdef PYTEST_ARGS
 	$(BIN)/pytest -m kube $(PYTEST_ARGS)
 else
