@@ -119,6 +119,8 @@ class Once:
     stdin: bytes = b""
     owner: str | None = None
     """`<run>/<grade>` that it runs for; a sandbox with a box for each grade needs it."""
+    untrusted: bool = False
+    """The agent's own code: it runs apart from what grades it."""
     stored: Mapping[str, StoredFolder] = field(default_factory=dict)
     """Path inside -> the same content in the object store, for a sandbox on another machine."""
 
