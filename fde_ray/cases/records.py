@@ -117,6 +117,18 @@ class Limits(Record):
     submission_mib: int = Field(ge=1, le=1024)
 
 
+class Program(Record):
+    """What an executable case has its agents make: a program, run on one hidden instance at a time.
+
+    The bounds are those of one run of it.
+    """
+
+    entry: FileName
+    """One of the schema's files."""
+    instance_s: int = Field(ge=1, le=900)
+    instance_mib: int = Field(ge=16, le=8192)
+
+
 class Units(Record):
     length: Text
     mass: Text
@@ -143,6 +155,8 @@ class CaseMeta(Record):
     objective_text: Text
     hard_constraints: tuple[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_.]{0,63}$")], ...]
     limits: Limits
+    program: Program | None = None
+    """Of executable cases alone."""
     seed_public: int
     canary: Annotated[str, Field(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
     locale: Text

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from pydantic import Field, ValidationError
 
-from fde_ray.cases.records import Case
+from fde_ray.cases.records import Case, Program
 from fde_ray.model.base import Record
 from fde_ray.model.boxes import BOX_ROOT
 from fde_ray.model.errors import EvaluatorFault, SandboxError
@@ -37,6 +37,8 @@ class ScoringCase(Record):
     data_dir: Path
     timeout_s: float = Field(gt=0)
     memory_bytes: int = Field(gt=0)
+    program: Program | None = None
+    """Of an executable case."""
     sealed_key: str | None = None
     """Of the sealed archive in the object store; None = it is only here."""
     visible_key: str | None = None
@@ -70,6 +72,7 @@ def scoring_case(
         data_dir=data_dir,
         timeout_s=case.limits.eval_s,
         memory_bytes=case.limits.eval_mib << 20,
+        program=case.meta.program,
         sealed_key=sealed_key,
         visible_key=visible_key,
     )
