@@ -13,27 +13,14 @@ from typing import Any, NamedTuple
 
 from cluster.lab.layout import Layout, image
 from cluster.lab.state import read_state
-from tests.e2e.driving import COMMAND, environment, said, started
+from fde_ray.cli.setting import preset
+from fde_ray.model.result import canonical
+from tests.e2e.driving import COMMAND, environment, results, said, started
 from tests.kube.kubectl import Kubectl, until
 
-CASES = ("017", "036")
-SYSTEMS = ("reference",)
-SPEC = {
-    "schema": "fde_ray.sweep/1",
-    "name": "pods",
-    "cases": list(CASES),
-    "conditions": ["hidden"],
-    "repeats": 1,
-    "limits": {
-        "time": "10m", "cpu": 0.2, "memory": "256MiB", "disk": "64MiB", "processes": 128,
-        "archive": "64MiB", "pause_cap": "10m",
-    },
-    "customer": {"model": "offline/customer"},
-    "panel": {"models": [f"offline/extractor-{n}" for n in range(1, 6)], "time": "5m"},
-    "systems": [
-        {"name": name, "scaffold": "scripted", "model": f"offline/{name}"} for name in SYSTEMS
-    ],
-}  # fmt: skip
+CHOSEN = {"systems": ("reference",), "conditions": ("interact_req",)}
+"""Of what the demo runs: its pods ask for half a core each, so that two cores hold few at once."""
+CELLS = ("017 interact_req reference 1", "036 interact_req reference 1")
 ENDS_WITHIN_S = 900.0
 
 
@@ -50,9 +37,28 @@ class Site(NamedTuple):
 
 
 def spec_file(folder: Path) -> Path:
+    """Write the spec of the demo, cut down to a few of its cells."""
+    demo = preset("demo")
+    systems = [one.jsonable() for one in demo.systems if one.name in CHOSEN["systems"]]
+    spec = demo.evolve(name="pods", systems=systems, conditions=CHOSEN["conditions"])
     path = folder / "pods.yaml"
-    path.write_text(json.dumps(SPEC))
+    path.write_text(json.dumps(spec.jsonable()))
     return path
+
+
+def demo_results(home: Path) -> dict[str, Any]:
+    """Run `fde-ray demo` as it is; return the canonical results of those of its cells that go into
+    pods, by cell."""
+    (sweep,) = said(home, "demo", "--json")["sweeps"]
+    return {cell: found for cell, found in by_cell(home, sweep).items() if cell in CELLS}
+
+
+def by_cell(home: Path, sweep: str) -> dict[str, Any]:
+    """Return the canonical results of a sweep by case, condition, system and repeat."""
+    return {
+        f"{one.case_id} {one.condition} {one.system} {one.repeat}": canonical(one)
+        for one in results(home, sweep).values()
+    }
 
 
 @contextmanager
@@ -149,8 +155,3 @@ def boxes_of(home: Path) -> set[str]:
     its gate."""
     gates = home.glob("objects/*/runs/*/*/grades/*/score.*/gate.json")
     return {str(gate.parent.relative_to(gate.parents[4])) for gate in gates}
-
-
-def inline(home: Path) -> None:
-    """Carry the same sweep out on this machine."""
-    said(home, "sweep", "submit", str(spec_file(home)), "--json")
