@@ -39,7 +39,7 @@ def settings(**more: Any) -> FenceSettings:
 def have_priority_classes(kubectl: Kubectl) -> None:
     """Have what every run pod names, fence or no fence; fences leave it to each other."""
     shared = [each for each in fence_objects(settings()) if each["kind"] in _SHARED]
-    kubectl.run("apply", "--server-side", "-f", "-", text=as_yaml(shared))
+    kubectl.apply(as_yaml(shared))
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def applied(
 ) -> Iterator[FenceSettings]:
     """Apply a fence, without the objects of some kinds; take it down at the end."""
     objects = [each for each in fence_objects(chosen) if each["kind"] not in but]
-    kubectl.run("apply", "--server-side", "-f", "-", text=as_yaml(objects))
+    kubectl.apply(as_yaml(objects))
     try:
         yield chosen
     finally:

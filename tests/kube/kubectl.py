@@ -33,6 +33,10 @@ class Kubectl:
         document = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
         self.run("create", "-f", "-", text=json.dumps(document))
 
+    def apply(self, text: str) -> None:
+        """Apply what was rendered; a field that the server does not know fails."""
+        self.run("apply", "--server-side", "--validate=strict", "-f", "-", text=text)
+
     def get(self, namespace: str, *words: str) -> Object:
         found: Object = json.loads(self.run("get", "-n", namespace, "-o", "json", *words))
         return found

@@ -97,7 +97,7 @@ def site(
         engine = f"{name}-engine"
         behind = ("--profile", str(profile), "--engine-namespace", engine)
         fence = _said(home, "cluster", "render", *behind)
-        kubectl.run("apply", "--server-side", "-f", "-", text=fence)
+        kubectl.apply(fence)
         stack.callback(kubectl.delete_namespace, engine)
         stack.callback(kubectl.delete_namespace, name)
         for plane, address in (("run-plane", run), ("grade-plane", grade)):

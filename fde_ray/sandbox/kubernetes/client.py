@@ -34,7 +34,10 @@ CLOSE_S = 0.25
 WRITES_AT_ONCE = 8
 """Hundreds of sessions may start or end together: a server that is asked for all of that at once
 answers nothing in time."""
-_WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_BODIES = frozenset({"POST", "PUT", "PATCH"})
+_WRITES = _BODIES | {"DELETE"}
+_STRICT = {"fieldValidation": "Strict"}
+"""Else a server drops a field that it does not know, and a mistyped wall with it."""
 _LOST = (aiohttp.ClientError, TimeoutError, OSError)
 
 
@@ -98,7 +101,9 @@ class KubeClient:
         """Return the reply. ApiFault when the answer is no, or none came in time.
 
         A request without an answer is made again: callers of POST are ready for `AlreadyExists`.
+        An object with a field that the server does not know is refused.
         """
+        query = _STRICT | dict(query or {}) if verb in _BODIES else query
         ends_at, number, is_renewed = math.inf, 0, False
         while True:
             renewals = self._renewals

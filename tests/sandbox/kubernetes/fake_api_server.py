@@ -188,6 +188,8 @@ class FakeApiServer:
         return web.json_response({"gitVersion": "v1.34.4"})
 
     async def _create(self, request: web.Request) -> web.Response:
+        if request.query.get("fieldValidation") != "Strict":
+            return status(400, "BadRequest", "a mistyped field would be dropped in silence")
         pod = await request.json()
         name = pod["metadata"]["name"]
         if name in self.pods:

@@ -82,6 +82,15 @@ async def test_refusal_that_lasts_is_told_at_once(tmp_path: Path) -> None:
         assert api.counts["GET"] == 1
 
 
+async def test_whatever_is_made_is_checked_field_by_field(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (client, api):
+        pod = {"metadata": {"name": "one"}}
+        await client.request("POST", PODS, query={"dryRun": "All"}, body=pod)
+        await client.request("GET", f"{PODS}/one")
+        asked = [each.query for each in api.requests if each.path.startswith(PODS)]
+        assert asked == [{"fieldValidation": "Strict", "dryRun": "All"}, {}]
+
+
 async def test_server_that_is_gone_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
     async with connected(tmp_path) as (client, api):
         api.port, began = 0, api.clock.now()
