@@ -13,7 +13,9 @@ from typing import Literal, NamedTuple, TypeAlias
 from pydantic import Field
 
 from fde_ray.model.base import Record
+from fde_ray.model.boxes import BOX_ROLES
 from fde_ray.model.failures import FAILURES, Fault, known_kind
+from fde_ray.model.session import SessionRole
 from fde_ray.model.states import Role
 
 from .aggregates import Total
@@ -39,13 +41,13 @@ class SpendingRun(NamedTuple):
 
 
 class Session(NamedTuple):
-    """A solving attempt or an extraction try, and what its sandbox cost."""
+    """A solving attempt, an extraction try or a box, and what its sandbox cost."""
 
     subject: str
     run_id: str
     grade_id: str | None
     route: int | None
-    role: Literal["solve", "extract", "score"]
+    role: SessionRole
     number: int
     model: str
     failure: str | None
@@ -158,7 +160,7 @@ def lost_subjects(sessions: Iterable[Session]) -> frozenset[str]:
         one.subject
         for one in sessions
         if _is_lost(one)
-        or (one.role != "score" and one.number < last[one.run_id, one.grade_id, one.route])
+        or (one.role not in BOX_ROLES and one.number < last[one.run_id, one.grade_id, one.route])
     )
 
 

@@ -1,8 +1,9 @@
-"""Keeps a box for the programs of a grade while it is graded: started when a program waits, ended
-when the grading is over, when nobody has asked for long, or when it is lost.
+"""Keeps boxes for the programs of a grade while it is graded: started when a program waits, ended
+when the grading is over, when nobody has asked for long, or when they are lost.
 
-A lost box answers for what it had taken, as trouble of ours; whoever asked may ask again, and the
-next box has the next number.
+One line of boxes runs what grades, another one what an agent made (`model.boxes.BoxRole`). A lost
+box answers for what it had taken, as trouble of ours; whoever asked may ask again, and the next box
+has the next number. A program of an agent that ends its box has ended itself.
 """
 
 from __future__ import annotations
@@ -11,9 +12,21 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 from fde_ray.grading.provenance import CheckLimits
-from fde_ray.model.boxes import BOX_ROOT, MAX_DETAIL, BoxResult, box_owner, box_subject, owner_of
+from fde_ray.model.boxes import (
+    BOX_ROLES,
+    BOX_ROOT,
+    MAX_DETAIL,
+    BoxResult,
+    BoxRole,
+    box_line,
+    box_owner,
+    box_subject,
+    line_of,
+    owner_of,
+)
 from fde_ray.model.errors import RunFailure, SandboxError, StoreError, Superseded, shortened
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.kubernetes import KubernetesProfile
@@ -38,6 +51,8 @@ ROOM_BYTES = 1 << 30
 """For a case's data, a route's output and the checker, beside the workspace."""
 PROCESSES = 256
 RETRY_S = 5.0
+KILLED = -9
+_OF_AGENTS = (FailureKind.AGENT_ERROR, FailureKind.AGENT_RESOURCE)
 
 
 class Box:
@@ -68,6 +83,19 @@ class Box:
         self._is_there.clear()
 
 
+class _Line(NamedTuple):
+    """The boxes of one role that a grade has, one after the other."""
+
+    plan: RunPlan
+    role: BoxRole
+    pods: KubernetesProfile
+    box: Box
+
+    @property
+    def name(self) -> str:
+        return box_line(box_owner(self.plan.run_id, self.plan.grade_id), self.role)
+
+
 class BoxKeeper:
     def __init__(self, runtime: Runtime, epoch: Epoch, patrol: Patrol) -> None:
         self._runtime, self._store, self._epoch = runtime, runtime.store, epoch
@@ -76,42 +104,62 @@ class BoxKeeper:
 
     @asynccontextmanager
     async def during(self, plan: RunPlan) -> AsyncIterator[Box]:
-        """Have a box for the grade's programs inside the block, where they run in pods.
+        """Have boxes for the grade's programs inside the block, where they run in pods; the one
+        that is yielded is for what grades.
 
-        A driver that is stopped leaves its box to the next one.
+        A driver that is stopped leaves its boxes to the next one.
         """
-        pods, owner = scoring_pods(self._runtime.profile), box_owner(plan.run_id, plan.grade_id)
-        box = Box(lambda: self._store.changed.notify([("jobs", owner)]))
-        if pods is None:
-            box.came()
-            yield box
-            return
-        keeping = asyncio.create_task(self._keep(plan, owner, pods, box), name=f"box of {owner}")
+        lines = self._lines(plan)
+        scoring = next((line.box for line in lines if line.role == "score"), None)
+        if scoring is None:
+            scoring = Box(lambda: None)
+            scoring.came()
+        keeping = [
+            asyncio.create_task(self._keep(line), name=f"boxes of {line.name}") for line in lines
+        ]
         try:
             try:
-                yield box
+                yield scoring
             finally:
-                keeping.cancel()
-                await asyncio.gather(keeping, return_exceptions=True)
+                for task in keeping:
+                    task.cancel()
+                await asyncio.gather(*keeping, return_exceptions=True)
         except RunFailure:
-            await self._end(plan, owner)
+            await self._end(plan, lines)
             raise
-        await self._end(plan, owner)
+        await self._end(plan, lines)
+
+    def _lines(self, plan: RunPlan) -> list[_Line]:
+        owner, made = box_owner(plan.run_id, plan.grade_id), scoring_pods(self._runtime.profile)
+        is_executable = self._runtime.cases[plan.case_id].meta.program is not None
+        roles: list[BoxRole] = []
+        if made is not None and made.scoring == "pods":
+            roles.append("score")
+        if made is not None and is_executable:
+            roles.append("exec")
+
+        def wake(role: BoxRole) -> Callable[[], None]:
+            return lambda: self._store.changed.notify([("jobs", box_line(owner, role))])
+
+        return [_Line(plan, role, made, Box(wake(role))) for role in roles if made is not None]
 
     async def refuse(self, session: AttemptRow, detail: str) -> None:
         """Answer those who wait for a box that was ended with its grade."""
-        if session.role == "score":
-            owner = owner_of(session.subject)
-            await self._store.refuse_jobs(owner, session.subject, _lost(detail))
-            await self._clear(owner)
+        if session.role in BOX_ROLES:
+            line = line_of(session.subject)
+            await self._store.refuse_jobs(line, session.subject, _lost(detail))
+            await self._clear(owner_of(line))
 
-    async def _end(self, plan: RunPlan, owner: str) -> None:
-        for row in await self._rows(plan):
-            if row.state != "closed":
-                await self._sessions.close(row, solve_end=SolveEnd.SUBMITTED)
-        # Whoever still waits, for a verification, hears of the end.
-        await self._store.refuse_jobs(owner, box_subject(owner, 0), _lost("the grading is over"))
-        await self._clear(owner)
+    async def _end(self, plan: RunPlan, lines: list[_Line]) -> None:
+        for line in lines:
+            for row in await self._rows(line):
+                if row.state != "closed":
+                    await self._sessions.close(row, solve_end=SolveEnd.SUBMITTED)
+            # Whoever still waits, for a verification, hears of the end.
+            nobody = box_subject(line.name, 0)
+            await self._store.refuse_jobs(line.name, nobody, _lost("the grading is over"))
+        if lines:
+            await self._clear(box_owner(plan.run_id, plan.grade_id))
 
     async def _clear(self, owner: str) -> None:
         """Delete the archives that were made for programs alone."""
@@ -119,80 +167,84 @@ class BoxKeeper:
         for key in await objects.list(layout.box_prefix(self._runtime.tenant, owner)):
             await objects.delete(key)
 
-    async def _keep(self, plan: RunPlan, owner: str, pods: KubernetesProfile, box: Box) -> None:
+    async def _keep(self, line: _Line) -> None:
         try:
-            with self._store.changed.watch(("jobs", owner), ("session", owner)) as news:
+            with self._store.changed.watch(("jobs", line.name), ("session", line.name)) as news:
                 while True:
-                    await self._step(plan, owner, pods, box, news)
+                    await self._step(line, news)
         except Superseded as lost:
-            log.info("box_left", extra={"owner": owner, "reason": str(lost)})
+            log.info("box_left", extra={"line": line.name, "reason": str(lost)})
         except Exception:
-            log.exception("box_keeper_broke", extra={"owner": owner})
+            log.exception("box_keeper_broke", extra={"line": line.name})
         finally:
-            box.came()  # nobody waits for what nobody brings
+            line.box.came()  # nobody waits for what nobody brings
 
-    async def _step(
-        self, plan: RunPlan, owner: str, pods: KubernetesProfile, box: Box, news: asyncio.Event
-    ) -> None:
+    async def _step(self, line: _Line, news: asyncio.Event) -> None:
         try:
-            if box.is_wanted or await self._has_jobs(plan, owner):
-                await self._serve(plan, owner, pods, box)
+            if line.box.is_wanted or await self._has_jobs(line):
+                await self._serve(line)
             else:
                 await woken(news, FORGOTTEN_S)
         except (StoreError, SandboxError) as error:
             # Whoever grades gives up at its own time, and takes its box along.
-            log.warning("box_not_kept", extra={"owner": owner, "reason": error.detail})
+            log.warning("box_not_kept", extra={"line": line.name, "reason": error.detail})
             await self._runtime.clock.sleep(RETRY_S)
 
-    async def _has_jobs(self, plan: RunPlan, owner: str) -> bool:
+    async def _has_jobs(self, line: _Line) -> bool:
         """Whether programs wait, once those are answered that boxes took which are no more."""
-        if not await self._store.has_jobs(owner):
+        if not await self._store.has_jobs(line.name):
             return False
-        for row in await self._rows(plan):
+        for row in await self._rows(line):
             if row.state == "closed":
                 await self._store.lose_jobs(row.subject, _lost(row.detail or "its box is gone"))
-        return await self._store.has_jobs(owner)
+        return await self._store.has_jobs(line.name)
 
-    async def _serve(self, plan: RunPlan, owner: str, pods: KubernetesProfile, box: Box) -> None:
+    async def _serve(self, line: _Line) -> None:
         """Have a box until it is idle or lost."""
-        row = await self._opened(plan, owner, pods)
+        row = await self._opened(line)
         try:
             try:
-                handle = await self._sessions.start(row.inputs, sweep=plan.sweep)
+                handle = await self._sessions.start(row.inputs, sweep=line.plan.sweep)
                 if not await self._store.record_handle(row.subject, handle):
                     loss = await self._sessions.turned_away(handle)
                     raise SandboxError(loss.detail, loss.kind)
             except SandboxError as error:
                 await self._close(row, Loss(error.kind, error.detail))
-                await self._store.refuse_jobs(owner, row.subject, _lost(error.detail))
+                await self._store.refuse_jobs(line.name, row.subject, _lost(error.detail))
                 return
-            box.came()
-            await self._watched(await self._store.session(row.subject), owner, pods.scoring_idle)
+            line.box.came()
+            await self._watched(await self._store.session(row.subject), line)
         finally:
-            box.went()
+            line.box.went()
 
-    async def _watched(self, row: AttemptRow, owner: str, idle_s: float) -> None:
-        topics = (("session", row.subject), ("jobs", owner), ("session", owner))
+    async def _watched(self, row: AttemptRow, line: _Line) -> None:
+        topics = (("session", row.subject), ("jobs", line.name), ("session", line.name))
         with self._store.changed.watch(*topics) as news, self._patrol.over(row.subject) as doubts:
             while True:
-                is_heard = await woken(news, idle_s)
+                is_heard = await woken(news, line.pods.scoring_idle)
                 doubt = doubts.taken()
                 if doubt is not None and (loss := await self._sessions.loss(row, doubt)):
                     answer = await self._answer(row, loss)
                     await self._close(row, loss)
                     await self._store.lose_jobs(row.subject, answer)
                     return
-                if not is_heard and not await self._store.has_jobs(owner):
+                if not is_heard and not await self._store.has_jobs(line.name):
                     await self._sessions.close(row, solve_end=SolveEnd.SUBMITTED)
                     return
 
     async def _answer(self, row: AttemptRow, loss: Loss) -> BoxResult:
-        """A program that used up its box's memory is told so, as if it had been seen in time."""
+        """Return how the program ended that a lost box was at.
+
+        One that used up the memory is told so, as if it had been seen in time.
+        """
         cause: Loss | None = loss
         if loss.kind is not FailureKind.AGENT_RESOURCE:
             cause = await self._sessions.cause(row._replace(solve_end=SolveEnd.AGENT_ERROR))
-        if cause is not None and _is_memory(cause):
-            return BoxResult(reason="memory", detail=shortened(cause.detail)[:MAX_DETAIL])
+        found = cause or loss
+        if _is_memory(found):
+            return BoxResult(reason="memory", detail=shortened(found.detail)[:MAX_DETAIL])
+        if row.role == "exec" and found.kind in _OF_AGENTS:
+            return BoxResult(reason="exit", exit_code=KILLED, stderr=found.detail.encode())
         return _lost(loss.detail)
 
     async def _close(self, row: AttemptRow, loss: Loss) -> None:
@@ -201,42 +253,47 @@ class BoxKeeper:
             row, solve_end=SolveEnd.INFRA_LOST, kind=loss.kind, detail=loss.detail
         )
 
-    async def _opened(self, plan: RunPlan, owner: str, pods: KubernetesProfile) -> AttemptRow:
+    async def _opened(self, line: _Line) -> AttemptRow:
         """Return the box that is there (a dead driver's), or a new one."""
-        rows = await self._rows(plan)
+        rows, plan = await self._rows(line), line.plan
         live = next((row for row in rows if row.state != "closed"), None)
         if live is not None:
             return live
-        subject = box_subject(owner, max((row.number for row in rows), default=0) + 1)
+        subject = box_subject(line.name, max((row.number for row in rows), default=0) + 1)
         # Programs read the case's archives from the store.
         await self._runtime.material.keys(plan.case_id)
-        case = await self._runtime.material.scoring(plan.case_id)
-        inputs = box_inputs(plan, subject, pods, case.memory_bytes)
+        inputs = box_inputs(plan, line.role, subject, line.pods, await self._memory(line))
         await self._store.open_box(plan.run_id, plan.grade_id, self._epoch, inputs)
         return await self._store.session(subject)
 
-    async def _rows(self, plan: RunPlan) -> list[AttemptRow]:
-        rows = await self._store.attempts_of(plan.run_id, "score")
-        return [row for row in rows if row.grade_id == plan.grade_id]
+    async def _memory(self, line: _Line) -> int:
+        """Return the bytes that the largest program of a line may use."""
+        case = await self._runtime.material.scoring(line.plan.case_id)
+        if line.role == "exec" and case.program is not None:
+            return case.program.instance_mib << 20
+        return max(case.memory_bytes, CheckLimits().memory_bytes)
+
+    async def _rows(self, line: _Line) -> list[AttemptRow]:
+        rows = await self._store.attempts_of(line.plan.run_id, line.role)
+        return [row for row in rows if row.grade_id == line.plan.grade_id]
 
 
 def scoring_pods(profile: Profile) -> KubernetesProfile | None:
-    """Return how scoring pods are made; None = programs run elsewhere."""
-    sandbox = profile.sandbox
-    if sandbox.runtime != "kubernetes" or sandbox.kubernetes is None:
+    """Return how boxes are made; None = no program runs in one."""
+    made = profile.sandbox.kubernetes
+    if profile.sandbox.runtime != "kubernetes" or made is None or made.scoring == "refuse":
         return None
-    return sandbox.kubernetes if sandbox.kubernetes.scoring == "pods" else None
+    return made
 
 
 def box_inputs(
-    plan: RunPlan, subject: str, pods: KubernetesProfile, evaluator_bytes: int
+    plan: RunPlan, role: BoxRole, subject: str, pods: KubernetesProfile, programs_bytes: int
 ) -> SessionInputs:
-    """Return what the box of a grade is. It has no agent, no model and no prompt."""
+    """Return what a box of a grade is. It has no agent, no model and no prompt."""
     limits = plan.limits
-    programs_bytes = max(evaluator_bytes, CheckLimits().memory_bytes)
     return SessionInputs(
         subject=subject,
-        role="score",
+        role=role,
         scaffold="evaluator",
         model="evaluator",
         prompt="",

@@ -1,4 +1,5 @@
-"""Programs of grades, asked for in the run store and run in boxes elsewhere: pods of role `score`.
+"""Programs of grades, asked for in the run store and run in boxes elsewhere: pods of the roles
+`score` and, for what an agent made, `exec`.
 
 Whoever grades puts a row there with its folders in the object store, and waits for the answer; the
 grade's driver sees to it that a box is there (`box_keeping`).
@@ -18,7 +19,14 @@ from pathlib import Path
 
 from fde_ray.grading.workspace import regular_files
 from fde_ray.model.base import sha256_hex
-from fde_ray.model.boxes import BOX_ROOT, MAX_KEPT_BYTES, BoxFolder, BoxJob, BoxResult
+from fde_ray.model.boxes import (
+    BOX_ROOT,
+    MAX_KEPT_BYTES,
+    BoxFolder,
+    BoxJob,
+    BoxResult,
+    box_line,
+)
 from fde_ray.model.errors import SandboxError, StoreError
 from fde_ray.model.failures import FailureKind
 from fde_ray.sandbox.records import Completed, Once
@@ -64,7 +72,8 @@ class BoxScorer:
             raise _no_box("the program belongs to no grade, so that no box can run it")
         job_id, within_s = uuid.uuid4().hex, once.timeout_s + self._start_patience_s
         job = await self._job(once, once.owner)
-        await self._store.ask_box(job_id, once.owner, job, within_s)
+        line = box_line(once.owner, "exec" if once.untrusted else "score")
+        await self._store.ask_box(job_id, line, job, within_s)
         try:
             return completed_of(await self._answered(job_id, within_s))
         finally:

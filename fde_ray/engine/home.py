@@ -7,10 +7,11 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from fde_ray.model.errors import UserError
 from fde_ray.model.profile import Profile
+from fde_ray.model.session import SessionRole
 
 _SOCKET_PATH_LIMIT = 100
 """sun_path holds 108 bytes; some are left for the name."""
@@ -72,7 +73,7 @@ def home_of(profile: Profile, environ: Mapping[str, str]) -> Home:
     return home
 
 
-def plane_address(profile: Profile, home: Home, role: Literal["solve", "extract", "score"]) -> str:
+def plane_address(profile: Profile, home: Home, role: SessionRole) -> str:
     """Return where sessions of this role reach their plane."""
     if role == "solve":
         return profile.planes.run or f"unix:{home.run_plane}"

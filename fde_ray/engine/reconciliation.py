@@ -17,11 +17,12 @@ from fde_ray.model.errors import StoreError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.ids import RunId, attempt_id
 from fde_ray.model.result import RunResult
+from fde_ray.model.session import SESSION_ROLES
 from fde_ray.model.states import GradeState, Phase, SolveEnd
 from fde_ray.store.errors import KeyMissing
 from fde_ray.store.objects import ObjectStore, layout
 from fde_ray.store.results import MAX_RESULT_BYTES, parse_result
-from fde_ray.store.runs import AttemptRole, Epoch
+from fde_ray.store.runs import Epoch
 from fde_ray.store.runs.reconciling import Unsettled
 from fde_ray.store.side_by_side import side_by_side
 
@@ -140,7 +141,7 @@ class Reconciler:
     async def _end_sessions(
         self, run_id: str, kind: FailureKind | None, detail: str | None
     ) -> None:
-        for role in _ROLES:
+        for role in SESSION_ROLES:
             for session in await self._store.attempts_of(run_id, role):
                 if session.state != "closed":
                     end = session.solve_end or SolveEnd.INFRA_LOST
@@ -192,6 +193,3 @@ async def highest_attempt(objects: ObjectStore, tenant: str, run_id: str) -> int
     prefix = f"{layout.run_prefix(tenant, run_id)}attempts/"
     numbers = (key.removeprefix(prefix).partition("/")[0] for key in await objects.list(prefix))
     return max((int(n) for n in numbers if n.isascii() and n.isdigit() and len(n) < 10), default=0)
-
-
-_ROLES: tuple[AttemptRole, ...] = ("solve", "extract", "score")

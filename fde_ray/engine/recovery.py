@@ -17,7 +17,7 @@ from fde_ray.model.result import CostLine, Pause, RunResult
 from fde_ray.model.states import GradeState, PauseCause, Phase, SolveEnd
 from fde_ray.protocol.votes import GRADING_FAULTS
 from fde_ray.store.results import Mark
-from fde_ray.store.runs import AttemptRole, CallRow
+from fde_ray.store.runs import CallRow
 from fde_ray.store.runs.rebuilding import RebuiltGrade, RebuiltRun, RebuiltSession
 from fde_ray.store.runs.rows import UNKNOWN_REQUEST
 from fde_ray.store.traces import GradeTrace, RunTrace, SessionTrace
@@ -219,7 +219,7 @@ def _session(one: SessionTrace, now: float) -> RebuiltSession:
         subject=one.subject,
         grade_id=one.grade_id,
         route=one.route,
-        role=_role(one),
+        role=one.role,
         number=one.number,
         state="closed",
         started_at=now if started_at is None else started_at,
@@ -235,12 +235,6 @@ def _session(one: SessionTrace, now: float) -> RebuiltSession:
         events=one.events,
         pauses=() if facts is None else facts.pauses,
     )
-
-
-def _role(one: SessionTrace) -> AttemptRole:
-    if one.grade_id is None:
-        return "solve"
-    return "score" if one.route is None else "extract"
 
 
 def unknown_calls(result: RunResult, calls: Iterable[CallRow]) -> list[CallRow]:

@@ -18,9 +18,9 @@ from fde_ray.model.failures import FAILURES, POD_LOSSES, FailureKind, known_kind
 from fde_ray.model.ids import RunId, attempt_id
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.profile import Profile
-from fde_ray.model.session import AgentExit, Mount, SessionInputs, SessionLimits
+from fde_ray.model.session import SESSION_ROLES, AgentExit, Mount, SessionInputs, SessionLimits
 from fde_ray.model.states import Phase, SolveEnd
-from fde_ray.store.runs import AttemptRole, AttemptRow, Epoch, RunRow, RunTask, woken
+from fde_ray.store.runs import AttemptRow, Epoch, RunRow, RunTask, woken
 
 from .assessor import Assessor
 from .breakage import is_tried_again
@@ -92,7 +92,7 @@ class Supervisor:
 
     async def take_over(self, run: RunRow) -> None:
         """Finish the closing of sessions in which an earlier driver died."""
-        for role in _ROLES:
+        for role in SESSION_ROLES:
             for session in await self._store.attempts_of(run.run_id, role):
                 await self._sessions.finish_closing(session)
 
@@ -304,7 +304,6 @@ class Supervisor:
         return run._replace(phase=to, solve_end=solve_end)
 
 
-_ROLES: tuple[AttemptRole, ...] = ("solve", "extract", "score")
 _SOLVING = (Phase.QUEUED, Phase.PROVISIONING, Phase.SOLVING, Phase.COLLECTING)
 _WATCHED = (Phase.SOLVING, Phase.COLLECTING)
 _LEAVES_A_SNAPSHOT = POD_LOSSES | {FailureKind.SHIM_LOST, FailureKind.COLLECTION_FAILED}

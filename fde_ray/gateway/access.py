@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from fde_ray.model.boxes import BOX_ROLES
 from fde_ray.model.errors import Refusal
 from fde_ray.model.failures import Fault
 from fde_ray.model.states import Scope
@@ -41,11 +42,12 @@ _ENDS_WITH_SOLVING = frozenset(
 
 
 _OF_AGENTS = frozenset(Action) - {Action.SERVE}
-_OF_ROLE = {"score": frozenset({Action.SERVE, Action.START})}
+_OF_BOXES = frozenset({Action.SERVE, Action.START})
 _SCOPES = {
     "solve": frozenset({Scope.SOLVE, Scope.COLLECT}),
     "extract": frozenset({Scope.EXTRACT}),
     "score": frozenset({Scope.SCORE}),
+    "exec": frozenset({Scope.EXEC}),
 }
 
 
@@ -62,7 +64,7 @@ def check(claims: TokenClaims, session: Session | None, action: Action) -> Sessi
         raise _refused("replaced", "another shim has taken over this session")
     if action is Action.BEAT:
         return session
-    if action not in _OF_ROLE.get(session.inputs.role, _OF_AGENTS):
+    if action not in (_OF_BOXES if session.inputs.role in BOX_ROLES else _OF_AGENTS):
         raise _refused("wrong_scope", f"no such thing for a session of role {session.inputs.role}")
     if not session.live:
         raise _refused("not_live", f"the session is over ({session.stop or 'ended'})")

@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from fde_ray.model.boxes import BoxResult, owner_of
+from fde_ray.model.boxes import BoxResult, line_of
 from fde_ray.model.errors import Refusal, StoreError
 from fde_ray.model.failures import Fault
 from fde_ray.store.errors import KeyMissing
@@ -48,11 +48,11 @@ class BoxJobs:
         """Return the next program of a box, as soon as there is one; an empty reply after
         `wait_s`."""
         subject = (await self._caller(bearer)).subject
-        owner = owner_of(subject)
+        line = line_of(subject)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max(wait_s, 0.0), LONGEST_WAIT_S)
-        topics = (("jobs", owner), ("session", subject), LEAVING)
-        self._waiting[owner] += 1
+        topics = (("jobs", line), ("session", subject), LEAVING)
+        self._waiting[line] += 1
         self._any.set()
         try:
             with self._store.changed.watch(*topics) as news:
@@ -62,7 +62,7 @@ class BoxJobs:
                         return JobReply()
                 return JobReply(job_id=taken.job_id, job=taken.job)
         finally:
-            self._waiting -= Counter([owner])
+            self._waiting -= Counter([line])
             if not self._waiting:
                 self._any.clear()
 
@@ -92,11 +92,11 @@ class BoxJobs:
             await self._any.wait()
             await asyncio.sleep(LOOK_EVERY_S)
             try:
-                owners = await self._store.waiting_owners() if self._waiting else frozenset()
+                lines = await self._store.waiting_lines() if self._waiting else frozenset()
             except StoreError as error:
                 log.warning("jobs_not_seen", extra={"reason": error.detail})
                 continue
-            self._store.changed.notify(("jobs", owner) for owner in owners & set(self._waiting))
+            self._store.changed.notify(("jobs", line) for line in lines & set(self._waiting))
 
     async def _is_over(self, subject: str) -> bool:
         return not (await self._store.standing(subject)).live

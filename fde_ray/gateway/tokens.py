@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any
 
 import jwt
 from pydantic import ValidationError
@@ -18,6 +18,7 @@ from fde_ray.model.base import Record
 from fde_ray.model.clock import Clock
 from fde_ray.model.errors import Refusal
 from fde_ray.model.failures import Fault
+from fde_ray.model.session import SessionRole
 from fde_ray.model.states import Scope
 
 from .signing import KeyRing, SigningKey
@@ -36,7 +37,7 @@ class TokenClaims(Record):
 
     sub: str
     run: str
-    role: Literal["solve", "extract", "score"]
+    role: SessionRole
     scope: Scope
     models: tuple[str, ...]
     exp: int
@@ -75,7 +76,7 @@ class TokenSigner:
         *,
         subject: str,
         run: str,
-        role: Literal["solve", "extract", "score"],
+        role: SessionRole,
         scope: Scope,
         models: tuple[str, ...],
         serial: int,

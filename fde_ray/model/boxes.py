@@ -12,6 +12,9 @@ from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from .base import Record
 
+BoxRole = Literal["score", "exec"]
+"""score: what grades. exec: the agent's own programs, which no sealed word may meet."""
+BOX_ROLES: tuple[BoxRole, ...] = ("score", "exec")
 BOX_ROOT = "/grader"
 """All folders of a job lie below it: the one volume of a box, read-only to programs."""
 MAX_KEPT_BYTES = 2 << 20
@@ -83,11 +86,21 @@ def box_owner(run_id: str, grade_id: str) -> str:
     return f"{run_id}/{grade_id}"
 
 
-def box_subject(owner: str, number: int) -> str:
-    """Return the session of a grade's box; a lost one is followed by the next number."""
-    return f"{owner}/score.{number}"
+def box_line(owner: str, role: BoxRole) -> str:
+    """Return the name of a grade's boxes of one role, which follow each other."""
+    return f"{owner}/{role}"
+
+
+def box_subject(line: str, number: int) -> str:
+    """Return the session of a box; a lost one is followed by the next number."""
+    return f"{line}.{number}"
+
+
+def line_of(subject: str) -> str:
+    """Return the line whose programs the box of this session runs."""
+    return subject.rpartition(".")[0]
 
 
 def owner_of(subject: str) -> str:
-    """Return whose programs the box of this session runs."""
+    """Return the grade that a line, a box or an extraction try belongs to."""
     return subject.rpartition("/")[0]

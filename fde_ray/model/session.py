@@ -1,4 +1,4 @@
-"""A sandbox session: a solving attempt, an extraction try or a box for the programs of a grade.
+"""A sandbox session: a solving attempt, an extraction try or a box for programs of a grade.
 
 The engine writes `SessionInputs`; the plane serves them verbatim to the shim that proves itself.
 """
@@ -13,6 +13,10 @@ from .base import Record
 from .states import Channel
 
 SNAPSHOT_FINAL = "final"
+
+SessionRole = Literal["solve", "extract", "score", "exec"]
+"""`score` and `exec` are boxes: for programs of ours, and for an agent's own."""
+SESSION_ROLES: tuple[SessionRole, ...] = ("solve", "extract", "score", "exec")
 
 
 class Mount(Record):
@@ -46,7 +50,7 @@ class SessionLimits(Record):
 class SessionInputs(Record):
     format: Literal[1] = 1
     subject: str
-    role: Literal["solve", "extract", "score"]
+    role: SessionRole
     scaffold: str
     settings: dict[str, str | int | float | bool] = {}
     model: str

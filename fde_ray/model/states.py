@@ -116,3 +116,5 @@ class Scope(StrEnum):
     EXTRACT = "extract"
     SCORE = "score"
     """Take programs to run for a grade, and tell how they ended."""
+    EXEC = "exec"
+    """The same for programs of the agent itself."""

@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter
 
 from fde_ray.model.base import Record
 from fde_ray.model.failures import FailureKind
-from fde_ray.model.session import SessionLimits
+from fde_ray.model.session import SessionLimits, SessionRole
 
 RuntimeName = Literal["bubblewrap", "gvisor", "kubernetes", "none"]
 LimitsKind = Literal["cgroup1", "cgroup2", "rlimit+watchdog", "pod"]
@@ -46,7 +46,7 @@ class StoredFolder:
 
 class SessionStart(Record):
     subject: str = Field(min_length=1, max_length=300)
-    role: Literal["solve", "extract", "score"]
+    role: SessionRole
     plane_socket: str
     """Path of the plane's UNIX socket, or `http://host:port`."""
     secret: str = Field(repr=False)

@@ -16,7 +16,7 @@ from .local_host import LocalHost
 from .plane import GivenUp, Plane
 from .pod_host import PodHost
 from .pod_site import TERMINATION_LOG, take_config
-from .serving import BOX, BoxShim
+from .serving import BOXES, BoxShim
 from .session import Failed, Shim
 from .wire import Refused
 
@@ -65,7 +65,7 @@ def _in_pod() -> int:
 
     def program(plane: Plane) -> Shim | BoxShim:
         host = PodHost(site, plane)
-        if config.role == BOX:
+        if config.role in BOXES:
             return BoxShim(config, journal, plane, host, site)
         return Shim(config, journal, plane, host)
 

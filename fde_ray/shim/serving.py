@@ -1,4 +1,4 @@
-"""The shim of a scoring pod: programs of one grade, one after the other, until nobody wants more.
+"""The shim of a box, a pod of role score or exec: programs of one grade, one after the other.
 
 It holds the token and fetches what they read; the container beside it runs them and holds nothing.
 """
@@ -19,8 +19,9 @@ from .session import Failed
 from .unpacking import BadArchive
 from .wire import Exchange, Refused
 
-BOX = "score"
-"""The role of these sessions, and the scope of their tokens."""
+EXEC = "exec"
+BOXES = ("score", EXEC)
+"""The roles of these sessions, and the scopes of their tokens."""
 POLL_S = 20
 BREATH_S = 0.1
 FETCH_S = 300.0
@@ -47,7 +48,7 @@ class BoxShim:
 
     def run(self) -> None:
         self._phase("starting")
-        self._insist(lambda: self._plane.open(BOX))
+        self._insist(lambda: self._plane.open(self._config.role))
         try:
             launched = self._launched = self._host.launch_runner(self._over)
             try:
@@ -163,7 +164,9 @@ class BoxShim:
             return _lost("the box was ended")
         # Whoever ends a pod ends both its containers.
         self._over.wait(self._host.end_delay_s)
-        raise Failed("shim_lost", "the container of the programs ended")
+        is_own_doing = self._config.role == EXEC and not self._over.is_set()
+        kind = "agent_error" if is_own_doing else "shim_lost"
+        raise Failed(kind, "the container of the programs ended")
 
     def _isolation_lost(self, detail: str) -> None:
         self._lost = detail

@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import AwareDatetime, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fde_ray.model.base import Record, sha256_hex
-from fde_ray.model.boxes import box_owner, box_subject
+from fde_ray.model.boxes import BOX_ROLES, box_line, box_owner, box_subject, line_of
 from fde_ray.model.dialogue import DIALOGUE_EVENT, DialogueEvent
 from fde_ray.model.errors import StoreError, shortened
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.grading import PointCoverage, Route
 from fde_ray.model.result import Pause, RunResult
-from fde_ray.model.session import AgentExit, Commit
+from fde_ray.model.session import AgentExit, Commit, SessionRole
 from fde_ray.model.states import SolveEnd
 
 from .errors import KeyMissing
@@ -142,6 +142,13 @@ class SessionTrace(NamedTuple):
     """Turns that its shim noted before it posted them; None = it noted none, not even the first."""
 
     @property
+    def role(self) -> SessionRole:
+        if self.grade_id is None:
+            return "solve"
+        line = line_of(self.subject)
+        return next((role for role in BOX_ROLES if line.endswith(f"/{role}")), "extract")
+
+    @property
     def is_collected(self) -> bool:
         """Whether it may be graded from what it left."""
         if self.end is None or not self.is_sound or self.end.failure is not None:
@@ -198,9 +205,10 @@ class _Reader:
         ]
         boxes = [
             await self._session(
-                box_subject(box_owner(self._run, grade), number), number, grade, None, inner
+                box_subject(box_line(box_owner(self._run, grade), role), number),
+                *(number, grade, None, inner),
             )
-            for (grade, number), inner in sorted(names.boxes.items())[:MAX_SESSIONS]
+            for (grade, role, number), inner in sorted(names.boxes.items())[:MAX_SESSIONS]
         ]
         grades = {
             grade: await self._grade(grade, names)

@@ -16,7 +16,7 @@ from fde_ray.engine.controller import Controller
 from fde_ray.gateway.ports import EvaluateReply
 from fde_ray.grading.provenance import WORKSPACE
 from fde_ray.grading.scoring import DATA, SEALED, SUBMISSION
-from fde_ray.model.boxes import BoxResult, owner_of
+from fde_ray.model.boxes import BoxResult, box_line, owner_of
 from fde_ray.model.errors import SandboxError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.kubernetes import KubernetesProfile
@@ -46,7 +46,7 @@ async def only_run(runtime: Any) -> SweepRun:
 async def nothing_is_left(runtime: Any, stage: BoxStage) -> None:
     assert await runtime.store.open_sessions() == []
     assert await stage.sessions() == []
-    assert await runtime.store.waiting_owners() == frozenset()
+    assert await runtime.store.waiting_lines() == frozenset()
     assert not [key for key in await runtime.objects.list("") if "/boxes/" in key]
 
 
@@ -384,7 +384,7 @@ async def test_a_program_of_no_grade_has_no_box(tmp_path: Path) -> None:
         once = Once(argv=("true",), owner=OWNER, mounts=[(tmp_path, "/elsewhere", True)])
         with pytest.raises(SandboxError, match="no folder at /elsewhere"):
             await scorer.run_once(once)
-        assert not await store.has_jobs(OWNER)
+        assert not await store.has_jobs(box_line(OWNER, "score"))
 
 
 def test_a_program_that_no_box_takes_is_given_up_and_forgotten(tmp_path: Path) -> None:
@@ -397,7 +397,7 @@ def test_a_program_that_no_box_takes_is_given_up_and_forgotten(tmp_path: Path) -
             with pytest.raises(SandboxError, match="no box has answered within 30 s"):
                 await scorer.run_once(Once(argv=("true",), owner=OWNER, timeout_s=10.0))
             assert loop.time() - began == pytest.approx(30.0, abs=1.0)
-            assert not await store.has_jobs(OWNER)
+            assert not await store.has_jobs(box_line(OWNER, "score"))
             await scorer.aclose()
 
     played(main)
@@ -435,7 +435,7 @@ def test_equal_folders_give_equal_archives(tmp_path: Path) -> None:
 
 def test_a_box_has_one_volume_that_its_programs_only_read() -> None:
     profile = KubernetesProfile(image="x:1", pull="Never")
-    inputs = box_inputs(make_plan(), f"{OWNER}/score.1", profile, 4 << 30)
+    inputs = box_inputs(make_plan(), "score", f"{OWNER}/score.1", profile, 4 << 30)
     assert mount_points(inputs) == (MountPoint(at="/grader", read_only=True),)
     assert inputs.limits.memory_bytes > 4 << 30
     assert inputs.limits.cpu == profile.scoring_cpu

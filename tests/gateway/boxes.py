@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from fde_ray.model.boxes import BoxFolder, BoxJob, box_owner, box_subject
+from fde_ray.model.boxes import BoxFolder, BoxJob, BoxRole, box_line, box_owner, box_subject
 from fde_ray.model.states import Scope
 from tests.gateway.planes import Bench
 from tests.store.builders import GRADE, make_inputs, run_id
 
 OWNER = box_owner(run_id(1), GRADE)
-BOX = box_subject(OWNER, 1)
+LINE, PROGRAMS = box_line(OWNER, "score"), box_line(OWNER, "exec")
+BOX = box_subject(LINE, 1)
 
 
 def program(*keys: str, **changes: Any) -> BoxJob:
@@ -28,10 +29,10 @@ def program(*keys: str, **changes: Any) -> BoxJob:
     return BoxJob(**fields | changes)
 
 
-async def began(bench: Bench, subject: str = BOX) -> str:
+async def began(bench: Bench, subject: str = BOX, role: BoxRole = "score") -> str:
     """Return the token of a box that has begun."""
-    inputs = make_inputs(subject, role="score")
+    inputs = make_inputs(subject, role=role)
     await bench.store.open_box(run_id(1), GRADE, bench.epoch, inputs)
-    token = await bench.token(subject, Scope.SCORE)
+    token = await bench.token(subject, Scope(role))
     await bench.plane.started(token)
     return token

@@ -17,11 +17,11 @@ from fde_ray.model.session import Commit, Part
 from fde_ray.model.states import Channel, Scope, SolveEnd
 from fde_ray.store.objects import layout
 from fde_ray.store.runs import RunStore
-from tests.gateway.boxes import BOX, OWNER, began, program
+from tests.gateway.boxes import BOX, LINE, PROGRAMS, began, program
 from tests.gateway.planes import EXTRACT, SOLVE, Bench
 from tests.store.builders import make_commit
 
-OTHER = box_subject(OWNER, 2)
+OTHER = box_subject(LINE, 2)
 SEALED = layout.case_key("local", "sealed", "5" * 64)
 DONE = BoxResult(reason="exit", exit_code=0, stdout=b"{}\n", duration_s=0.1)
 
@@ -40,7 +40,7 @@ async def code_of(call: Any) -> str:
 async def test_a_box_gets_a_program_with_its_folders_and_tells_its_end(bench: Bench) -> None:
     token = await began(bench)
     await bench.objects.create(SEALED, b"sealed")
-    await bench.store.ask_box("j1", OWNER, program(SEALED), 60.0)
+    await bench.store.ask_box("j1", LINE, program(SEALED), 60.0)
     reply = await bench.plane.boxes.next(token)
     assert (reply.job_id, reply.job) == ("j1", program(SEALED))
     assert await chunks(bench, token, "j1", 0) == b"sealed"
@@ -59,7 +59,7 @@ async def test_a_workspace_comes_joined_from_its_parts(bench: Bench) -> None:
     commit: Commit = make_commit(*parts)
     manifest = layout.manifest_key("local", SOLVE, "final")
     await bench.objects.create(manifest, commit.model_dump_json().encode())
-    await bench.store.ask_box("j1", OWNER, program(manifest), 60.0)
+    await bench.store.ask_box("j1", LINE, program(manifest), 60.0)
     await bench.plane.boxes.next(token)
     assert await chunks(bench, token, "j1", 0) == b"01"
 
@@ -69,7 +69,7 @@ async def test_a_box_waits_for_a_program_and_is_woken(bench: Bench) -> None:
     waiting = asyncio.create_task(bench.plane.boxes.next(token, 30.0))
     await asyncio.sleep(0.05)
     assert not waiting.done()
-    await bench.store.ask_box("j1", OWNER, program(), 60.0)
+    await bench.store.ask_box("j1", LINE, program(), 60.0)
     assert (await asyncio.wait_for(waiting, 5.0)).job_id == "j1"
 
 
@@ -81,7 +81,7 @@ async def test_a_program_that_another_process_wants_is_seen_soon(
     waiting = asyncio.create_task(bench.plane.boxes.next(token, 30.0))
     await asyncio.sleep(0.05)
     async with RunStore(tmp_path / "runs.db", bench.clock) as elsewhere:
-        await elsewhere.ask_box("j1", OWNER, program(), 60.0)
+        await elsewhere.ask_box("j1", LINE, program(), 60.0)
     assert (await asyncio.wait_for(waiting, LOOK_EVERY_S + 5.0)).job_id == "j1"
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
@@ -117,7 +117,7 @@ async def test_a_plane_that_leaves_lets_its_boxes_go(bench: Bench) -> None:
 async def test_sealed_folders_are_out_of_reach_of_agents_and_extractors(bench: Bench) -> None:
     box = await began(bench)
     await bench.objects.create(SEALED, b"sealed")
-    await bench.store.ask_box("j1", OWNER, program(SEALED), 60.0)
+    await bench.store.ask_box("j1", LINE, program(SEALED), 60.0)
     await bench.plane.boxes.next(box)
     for subject in (SOLVE, EXTRACT):
         token = await bench.started(subject)
@@ -140,28 +140,43 @@ async def test_a_box_may_do_nothing_that_agents_may(bench: Bench) -> None:
     assert (await plane.heartbeat(token, Heartbeat())).state == "run"
 
 
-@pytest.mark.parametrize("scope", [Scope.SOLVE, Scope.COLLECT, Scope.EXTRACT])
+@pytest.mark.parametrize("scope", [Scope.SOLVE, Scope.COLLECT, Scope.EXTRACT, Scope.EXEC])
 async def test_a_box_gets_a_token_of_its_own_scope_only(bench: Bench, scope: Scope) -> None:
     await began(bench)
     assert await code_of(bench.token(BOX, scope)) == "wrong_scope"
     for subject in (SOLVE, EXTRACT):
         assert await code_of(bench.token(subject, Scope.SCORE)) == "wrong_scope"
+        assert await code_of(bench.token(subject, Scope.EXEC)) == "wrong_scope"
 
 
 async def test_a_box_has_no_part_in_what_another_one_took(bench: Bench) -> None:
     first, second = await began(bench), await began(bench, OTHER)
     await bench.objects.create(SEALED, b"sealed")
-    await bench.store.ask_box("j1", OWNER, program(SEALED), 60.0)
+    await bench.store.ask_box("j1", LINE, program(SEALED), 60.0)
     await bench.plane.boxes.next(first)
     assert await code_of(bench.plane.boxes.folder(second, "j1", 0)) == "no_job"
     assert await code_of(bench.plane.boxes.end(second, "j1", DONE)) == "no_job"
     assert (await bench.plane.boxes.next(second, 0.0)).job is None
 
 
+async def test_a_box_of_agents_programs_sees_nothing_that_graders_see(bench: Bench) -> None:
+    ours, its = await began(bench), await began(bench, box_subject(PROGRAMS, 1), "exec")
+    await bench.objects.create(SEALED, b"sealed")
+    await bench.store.ask_box("j1", LINE, program(SEALED), 60.0)
+    assert (await bench.plane.boxes.next(its, 0.0)).job is None
+    await bench.plane.boxes.next(ours)
+    assert await code_of(bench.plane.boxes.folder(its, "j1", 0)) == "no_job"
+    assert await code_of(bench.plane.boxes.end(its, "j1", DONE)) == "no_job"
+    for name in ("sealed", SEALED, "j1"):
+        assert await code_of(bench.plane.archive(its, name)) == "wrong_scope"
+    await bench.store.ask_box("j2", PROGRAMS, program(), 60.0)
+    assert (await bench.plane.boxes.next(its)).job_id == "j2"
+
+
 async def test_a_folder_that_is_gone_is_said_to_be(bench: Bench) -> None:
     token = await began(bench)
     gone = layout.manifest_key("local", SOLVE, "gone")
-    await bench.store.ask_box("j1", OWNER, program(gone, SEALED), 60.0)
+    await bench.store.ask_box("j1", LINE, program(gone, SEALED), 60.0)
     await bench.plane.boxes.next(token)
     async with bench.client(token, grade=True) as client:
         for number in (0, 1):
@@ -172,7 +187,7 @@ async def test_a_folder_that_is_gone_is_said_to_be(bench: Bench) -> None:
 
 async def test_the_routes_are_the_grade_plane_s_alone(bench: Bench) -> None:
     token = await began(bench)
-    await bench.store.ask_box("j1", OWNER, program(), 60.0)
+    await bench.store.ask_box("j1", LINE, program(), 60.0)
     async with bench.client(token) as run_plane:
         assert (await run_plane.get("/v1/job")).status_code == 404
     async with bench.client(token, grade=True) as client:
@@ -209,7 +224,7 @@ async def test_the_routes_are_the_grade_plane_s_alone(bench: Bench) -> None:
 )
 async def test_a_result_that_is_none_is_refused(bench: Bench, body: bytes, status: int) -> None:
     token = await began(bench)
-    await bench.store.ask_box("j1", OWNER, program(), 60.0)
+    await bench.store.ask_box("j1", LINE, program(), 60.0)
     await bench.plane.boxes.next(token)
     async with bench.client(token, grade=True) as client:
         reply = await client.post("/v1/job/j1", content=body)

@@ -34,7 +34,7 @@ from fde_ray.model.states import Scope
 from fde_ray.model.wire import Dialect
 from fde_ray.store.runs import RunStore, StoreLocation
 from tests.gateway.askers import Asker
-from tests.gateway.boxes import BOX, OWNER, began, program
+from tests.gateway.boxes import BOX, LINE, began, program
 from tests.gateway.planes import EXTRACT, SOLVE, Bench, make_bench
 from tests.gateway.speakers import MODEL, Speaker
 from tests.llm.speeches import SPEECHES
@@ -127,7 +127,7 @@ async def opened(bench: Bench, api: Api, path: str) -> tuple[FastAPI, str]:
 async def boxed(bench: Bench) -> str:
     """Return the token of a box that has taken a program."""
     token = await began(bench)
-    await bench.store.ask_box("j1", OWNER, program("a/b"), 3600.0)
+    await bench.store.ask_box("j1", LINE, program("a/b"), 3600.0)
     await bench.store.take_job(BOX)
     return token
 

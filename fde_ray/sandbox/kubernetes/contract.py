@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from fde_ray.model.session import SESSION_ROLES, SessionRole
 
-PodRole = Literal["solve", "extract", "score", "exec"]
+PodRole = SessionRole
 
 PREFIX = "fde-ray/"
 LABEL_MANAGED = f"{PREFIX}managed"
@@ -21,8 +21,8 @@ LABEL_CANARY = f"{PREFIX}canary"
 MANAGED = "fde-ray"
 
 SOLVE: PodRole = "solve"
-GRADING: tuple[PodRole, ...] = ("extract", "score", "exec")
-ROLES: tuple[PodRole, ...] = (SOLVE, *GRADING)
+ROLES = SESSION_ROLES
+GRADING = tuple(role for role in ROLES if role != SOLVE)
 
 SHIM, AGENT, CANARY = "shim", "agent", "canary"
 """Container names; a run pod has the first two in this order, a canary only the last."""

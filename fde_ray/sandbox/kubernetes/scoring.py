@@ -1,6 +1,7 @@
 """Where evaluators run while sessions are pods: in pods, or here, or nowhere, as the operator says.
 
-A program on this machine is in a box of its own, but not in a pod: `scoring: local` is a choice.
+A program on this machine is in a box of its own, but not in a pod: `scoring: local` is a choice,
+and covers what grades alone. What an agent made never runs where sessions are driven.
 """
 
 from __future__ import annotations
@@ -33,8 +34,18 @@ class NoScorer:
         )
 
 
+class Apart:
+    """What grades runs here, what an agent made in pods."""
+
+    def __init__(self, here: Scorer, pods: Scorer) -> None:
+        self._here, self._pods = here, pods
+
+    async def run_once(self, once: Once) -> Completed:
+        return await (self._pods if once.untrusted else self._here).run_once(once)
+
+
 def scorer_of(profile: KubernetesProfile, here: Scorer, pods: Scorer) -> Scorer:
-    return {"local": here, "pods": pods, "refuse": NoScorer()}[profile.scoring]
+    return {"local": Apart(here, pods), "pods": pods, "refuse": NoScorer()}[profile.scoring]
 
 
 class ScoringOnly:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sqlalchemy import bindparam as b
 from sqlalchemy import or_, select
 
-from fde_ray.model.boxes import BoxJob, BoxResult, owner_of
+from fde_ray.model.boxes import BoxJob, BoxResult, line_of
 from fde_ray.model.clock import Clock
 
 from . import schema
@@ -26,7 +26,7 @@ _ADD = inserting(schema.box_jobs, "job_id", "owner", "asked_at", "expires_at", "
 _NEXT = Statement(
     select(_J.job_id, _J.document)
     .where(
-        _J.owner == b("owner_"),
+        _J.owner == b("line_"),
         _IS_OPEN,
         _J.expires_at > b("now_"),
         or_(_J.taken_by.is_(None), _J.taken_by == b("subject_")),
@@ -52,7 +52,7 @@ _WAITING = Statement(
     select(_J.owner).distinct().where(_IS_OPEN, _J.expires_at > b("now_")).limit(10_000)
 )
 _OPEN = Statement(
-    select(_J.job_id).where(_J.owner == b("owner_"), _IS_OPEN, _J.expires_at > b("now_"))
+    select(_J.job_id).where(_J.owner == b("line_"), _IS_OPEN, _J.expires_at > b("now_"))
 )
 _TAKEN = Statement(select(_J.job_id).where(_J.taken_by == b("subject_"), _IS_OPEN))
 _FORGET = Statement(schema.box_jobs.delete().where(_THIS))
@@ -68,7 +68,7 @@ class Boxes:
     _db: Database
     _clock: Clock
 
-    async def ask_box(self, job_id: str, owner: str, job: BoxJob, within_s: float) -> None:
+    async def ask_box(self, job_id: str, line: str, job: BoxJob, within_s: float) -> None:
         """Want a program run. within_s: after that no box takes it any more."""
         now, text = self._clock.now(), job.model_dump_json()
 
@@ -76,22 +76,22 @@ class Boxes:
             t.run(
                 _ADD,
                 job_id=job_id,
-                owner=owner,
+                owner=line,
                 asked_at=now,
                 expires_at=now + within_s,
                 document=text,
             )
-            _tell(t, owner, now)
+            _tell(t, line, now)
 
         await self._db.write(change)
 
     async def take_job(self, subject: str) -> TakenJob | None:
         """Return the next program for a box: the one that it has taken before, until it answers;
         None = there is none."""
-        owner, now = owner_of(subject), self._clock.now()
+        line, now = line_of(subject), self._clock.now()
 
         def change(t: Transaction) -> TakenJob | None:
-            row = t.one(_NEXT, owner_=owner, subject_=subject, now_=now)
+            row = t.one(_NEXT, line_=line, subject_=subject, now_=now)
             if row is None:
                 return None
             t.run(_TAKE, job_id_=row[0], taken_by=subject, taken_at=now)
@@ -114,7 +114,7 @@ class Boxes:
         def change(t: Transaction) -> bool:
             if t.run(_END, job_id_=job_id, subject_=subject, ended_at=now, result=text):
                 t.wake(("job", job_id))
-                _tell(t, owner_of(subject), now)
+                _tell(t, line_of(subject), now)
                 return True
             known = t.one(_ENDED_BY, job_id_=job_id, subject_=subject)
             return known is not None and known[0] == text
@@ -130,12 +130,12 @@ class Boxes:
 
         return await self._db.write(change)
 
-    async def refuse_jobs(self, owner: str, subject: str, result: BoxResult) -> int:
-        """Answer all that a grade waits for, in the name of a box that did not come up."""
+    async def refuse_jobs(self, line: str, subject: str, result: BoxResult) -> int:
+        """Answer all that a line has to run, in the name of a box that did not come up."""
         now, text = self._clock.now(), result.model_dump_json()
 
         def change(t: Transaction) -> int:
-            rows = t.all(_OPEN, owner_=owner, now_=now)
+            rows = t.all(_OPEN, line_=line, now_=now)
             for (job_id,) in rows:
                 t.run(_TAKE, job_id_=job_id, taken_by=subject, taken_at=now)
             return _end_all(t, rows, subject, now, text)
@@ -153,16 +153,16 @@ class Boxes:
         rows = await self._db.read(lambda t: t.find_all(_ENDED, keys))
         return frozenset(row[0] for row in rows)
 
-    async def has_jobs(self, owner: str) -> bool:
-        """Whether a grade waits for a program."""
+    async def has_jobs(self, line: str) -> bool:
+        """Whether a program of this line is waited for."""
         now = self._clock.now()
-        return await self._db.read(lambda t: t.one(_OPEN, owner_=owner, now_=now)) is not None
+        return await self._db.read(lambda t: t.one(_OPEN, line_=line, now_=now)) is not None
 
-    async def waiting_owners(self) -> frozenset[str]:
-        """Return the grades that wait for programs, in one look for all boxes."""
+    async def waiting_lines(self) -> frozenset[str]:
+        """Return the lines that programs wait for, in one look for all boxes."""
         now = self._clock.now()
         rows = await self._db.read(lambda t: t.all(_WAITING, now_=now))
-        return frozenset(owner for (owner,) in rows)
+        return frozenset(line for (line,) in rows)
 
     async def forget_job(self, job_id: str) -> None:
         """Its asker knows how it ended, or waits no longer."""
@@ -174,10 +174,10 @@ class Boxes:
         return await self._db.write(lambda t: t.run(_FORGET_EXPIRED, now_=now))
 
 
-def _tell(t: Transaction, owner: str, now: float) -> None:
+def _tell(t: Transaction, line: str, now: float) -> None:
     """Wake those who wait here, and the grade's driver wherever it is."""
-    post(t, owner, "job", now)
-    t.wake(("jobs", owner))
+    post(t, line, "job", now)
+    t.wake(("jobs", line))
 
 
 def _end_all(

@@ -9,11 +9,11 @@ import json
 from typing import Any, Literal, NamedTuple, Self
 
 from fde_ray.model.plan import RunPlan
-from fde_ray.model.session import AgentExit, Commit, SessionInputs
+from fde_ray.model.session import AgentExit, Commit, SessionInputs, SessionRole
 from fde_ray.model.states import BudgetCut, GradeState, PauseCause, Phase, SolveEnd
 
 SweepState = Literal["running", "paused", "cancelled"]
-AttemptRole = Literal["solve", "extract", "score"]
+AttemptRole = SessionRole
 AttemptState = Literal["open", "collecting", "committed", "closed"]
 CallState = Literal["started", "finished", "failed", "ambiguous"]
 UNKNOWN_REQUEST = ""
