@@ -20,6 +20,7 @@ from fde_ray.cases.foreign import (
     tree_files,
 )
 from fde_ray.cases.manifest import checked_manifest
+from fde_ray.cases.programs import check_program
 from fde_ray.cases.records import (
     Case,
     CaseMeta,
@@ -93,6 +94,8 @@ def load_case(path: Path) -> Case:
     information = read_text(sealed / "information.md")
     points = _points(sealed / "gt.json", information)
     _check_mutants(root, names)
+    schema = _schema(sealed / "submission_schema.json")
+    check_program(root, meta, schema)
     return Case(
         root=root,
         case_id=meta.case_id,
@@ -100,7 +103,7 @@ def load_case(path: Path) -> Case:
         instruction=read_text(root / "instruction.md"),
         information=information,
         points=points,
-        submission_schema=_schema(sealed / "submission_schema.json"),
+        submission_schema=schema,
         admission=_admission(sealed / "points.json", points),
         reference=as_record(
             Reference, read_json(sealed / "reference.json"), sealed / "reference.json"

@@ -118,9 +118,10 @@ class Limits(Record):
 
 
 class Program(Record):
-    """What an executable case has its agents make: a program, run on one hidden instance at a time.
+    """How a submitted program is run: once for each hidden instance, fed it on standard input.
 
-    The bounds are those of one run of it.
+    Beyond `instance_s` or `instance_mib` it has no answer. `params.json` repeats both limits as
+    `program_instance_s` and `program_instance_mib`, so that `scoring_hash` covers them.
     """
 
     entry: FileName

@@ -1,4 +1,7 @@
-"""Runs a case's evaluator on its probes and mutants, each only once."""
+"""Runs a case's evaluator on its probes and mutants, each only once.
+
+Of an executable case, programs are run first; the evaluator is given their answers.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -6,6 +9,7 @@ from pathlib import Path
 
 from fde_ray.cases.authoring.mutants import Mutant, files_under, mutated, read_mutant
 from fde_ray.cases.authoring.probe_runs import Evaluation, evaluate_files
+from fde_ray.cases.authoring.program_runs import answered_files
 from fde_ray.cases.authoring.strict_reader import tree_hash
 from fde_ray.cases.foreign import read_text
 from fde_ray.cases.normalising import normalised
@@ -33,13 +37,26 @@ class Bench:
         self.case = case
         self._evaluate = evaluate or evaluate_files
         self._done: dict[str, Evaluation] = {}
+        self._answers: dict[str, Mapping[str, bytes]] = {}
 
     @property
     def delta(self) -> float:
         return max(DELTA_FLOOR, 3 * self.case.reference.noise)
 
     def run(self, files: Mapping[str, bytes]) -> Evaluation:
-        """Return what the evaluator says to these files."""
+        """Return what the evaluator says when these files are delivered."""
+        return self._judged(self.judged_files(files))
+
+    def judged_files(self, files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """Return what the evaluator reads of a deliverable: itself, or what a program answers."""
+        if self.case.meta.program is None:
+            return files
+        key = tree_hash(files.items())
+        if key not in self._answers:
+            self._answers[key] = answered_files(self.case, files)
+        return self._answers[key]
+
+    def _judged(self, files: Mapping[str, bytes]) -> Evaluation:
         key = tree_hash(files.items())
         if key not in self._done:
             self._done[key] = self._evaluate(self.case.root, files)
@@ -61,11 +78,26 @@ class Bench:
 
     def run_probe(self, name: str) -> Evaluation:
         """Return the evaluation of a probe's deliverable in target form."""
-        probe = self.probes[name]
-        return self.run(normalised(self.case.submission_schema, probe.files))
+        return self.run(self.probe_files(name))
+
+    def probe_files(self, name: str) -> dict[str, bytes]:
+        """Return a probe's deliverable in target form, with the modules that a program imports."""
+        files = self.probes[name].files
+        found = normalised(self.case.submission_schema, files)
+        if self.case.meta.program is None:
+            return found
+        return {other: code for other, code in files.items() if other.endswith(".py")} | found
 
     def run_mutant(self, mutant: Mutant) -> Evaluation:
-        return self.run(mutated(self.best, mutant.edits))
+        return self._judged(self.mutant_files(mutant))
+
+    def mutant_files(self, mutant: Mutant) -> Mapping[str, bytes]:
+        """Return what the evaluator reads of a mutant; edits of answers follow the program's."""
+        if self.case.meta.program is None:
+            return mutated(self.best, mutant.edits)
+        of_program = [edit for edit in mutant.edits if edit["file"] in self.best]
+        of_answers = [edit for edit in mutant.edits if edit["file"] not in self.best]
+        return mutated(self.judged_files(mutated(self.best, of_program)), of_answers)
 
     def scores(self, *prefixes: str) -> dict[str, float]:
         """Return the scores of the probes whose names start so."""

@@ -8,10 +8,8 @@ import tempfile
 from pathlib import Path
 
 from fde_ray.cases.admission.bench import Bench
-from fde_ray.cases.authoring.mutants import mutated
 from fde_ray.cases.authoring.probe_runs import write_files
 from fde_ray.cases.authoring.vendoring import BEGIN, END
-from fde_ray.cases.normalising import normalised
 
 _DRIVER = """
 import contextlib, io, runpy, sys
@@ -27,15 +25,14 @@ def branch_coverage(bench: Bench) -> tuple[float | None, str]:
     """Return the covered share of branches outside the shared block, or None and the reason."""
     if importlib.util.find_spec("coverage") is None:
         return None, "mutants pass; branch coverage not measured (package coverage is missing)"
-    deliverables = [bench.best]
-    schema = bench.case.submission_schema
-    deliverables += [normalised(schema, probe.files) for probe in bench.probes.values()]
-    deliverables += [mutated(bench.best, mutant.edits) for mutant in bench.mutants]
+    read = [bench.judged_files(bench.best)]
+    read += [bench.judged_files(bench.probe_files(name)) for name in bench.probes]
+    read += [bench.mutant_files(mutant) for mutant in bench.mutants]
     evaluator = bench.case.root / "sealed" / "evaluator.py"
     with tempfile.TemporaryDirectory(prefix="fde-ray-cover-") as scratch:
         root = Path(scratch)
         folders = []
-        for number, files in enumerate(deliverables):
+        for number, files in enumerate(read):
             folder = root / str(number)
             folder.mkdir()
             write_files(folder, files)

@@ -15,6 +15,7 @@ from fde_ray.cases.authoring.vendoring import is_current
 from fde_ray.cases.foreign import tree_files
 from fde_ray.cases.package import load_case, visible_files
 from fde_ray.cases.probes import SYSTEM_PROBES
+from fde_ray.cases.programs import read_instances
 from fde_ray.cases.records import IssueType
 from fde_ray.model.errors import CaseError
 
@@ -116,11 +117,17 @@ def text_leaks(bench: Bench) -> RuleResult:
     """A12: nothing visible tells an answer; an outdated statement is really there to be read."""
     case = bench.case
     names = [name for name, _ in tree_files(case.root)]
-    texts = [content.decode("utf-8", "replace") for _, content in visible_files(case.root, names)]
+    shown = visible_files(case.root, names)
+    texts = [content.decode("utf-8", "replace") for _, content in shown]
     visible = " ".join(" ".join(texts).lower().split())
     words = re.findall(r"[\w.:]+", visible)
     seen = {" ".join(words[i : i + SHINGLE]) for i in range(len(words))}
     faults = ["the canary is visible"] if case.meta.canary in visible else []
+    if case.meta.program is not None:
+        hidden = {
+            instance.content: instance.name for instance in read_instances(case.root / "sealed")
+        }
+        faults += [f"{name} is the hidden {hidden[c]}" for name, c in shown if c in hidden]
     for point, record in zip(case.points, case.admission, strict=True):
         own = re.findall(r"[\w.:]+", point.answer.lower())
         shingles = {" ".join(own[i : i + SHINGLE]) for i in range(len(own) - SHINGLE + 1)}

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from fde_ray.cases.admission.bench import Bench, RuleResult, verdict
 from fde_ray.cases.authoring.probe_runs import evaluate_folder, write_files
+from fde_ray.cases.authoring.program_runs import answered_files
 from fde_ray.cases.authoring.randomness import Draws
+from fde_ray.cases.authoring.strict_reader import tree_hash
 from fde_ray.cases.authoring.writers import csv_text
 from fde_ray.cases.records import SchemaFile
 
@@ -17,7 +19,12 @@ RUNS = 3
 
 
 def metamorphic(bench: Bench) -> RuleResult:
-    """A17: the same deliverable, written differently, gets the same result."""
+    """A17: the same deliverable, written differently, gets the same result.
+
+    Not decided for programs: nothing tells in what other ways their answers may be written.
+    """
+    if bench.case.meta.program is not None:
+        return RuleResult(rule="A17", ok=None, detail="not decided here: answers have no schema")
     base = bench.run(bench.best).result or {}
     faults = []
     for target in bench.case.submission_schema.files:
@@ -84,15 +91,24 @@ _REWRITINGS: Mapping[str, Callable[[SchemaFile, bytes], bytes]] = {
 
 
 def deterministic(bench: Bench) -> RuleResult:
-    """A19: runs with other hash seeds and folders give the same bytes, well inside the limit."""
+    """A19: runs with other hash seeds and folders give the same bytes, well inside the limit.
+
+    A program is run anew each time, and must answer the same.
+    """
     outputs, slowest = set(), 0.0
     for _ in range(RUNS):
+        files = (
+            bench.best
+            if bench.case.meta.program is None
+            else answered_files(bench.case, bench.best)
+        )
         with tempfile.TemporaryDirectory(prefix="fde-ray-again-") as scratch:
             folder = Path(scratch)
-            write_files(folder, bench.best)
+            write_files(folder, files)
             started = time.perf_counter()
-            outputs.add(evaluate_folder(bench.case.root, folder, cwd=folder).stdout)
+            output = evaluate_folder(bench.case.root, folder, cwd=folder).stdout
             slowest = max(slowest, time.perf_counter() - started)
+        outputs.add((tree_hash(files.items()), output))
     faults = [] if len(outputs) == 1 else [f"{len(outputs)} different outputs in {RUNS} runs"]
     if slowest > bench.case.limits.eval_s:
         faults.append(f"took {slowest:.1f} s of {bench.case.limits.eval_s} s")

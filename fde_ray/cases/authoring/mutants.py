@@ -2,7 +2,8 @@
 
 An edit is one object with `op`, `file` and the op's own keys. Rows count from 0, header excluded.
 `set` row, field, value · `column` field, values · `swap` rows [a, b] · `move` row, to · `drop` row
-· `append` values {field: text} · `drop_column` field · `text` text · `remove`.
+· `append` values {field: text} · `drop_column` field · `text` text · `replace` old, new (old stands
+there once) · `remove`. In an executable case an edit may also name an answer of the program.
 """
 
 import csv
@@ -68,9 +69,17 @@ def mutated(files: Mapping[str, bytes], edits: Sequence[Mapping[str, Any]]) -> d
             del edited[name]
         elif edit["op"] == "text":
             edited[name] = str(edit["text"]).encode("utf-8")
+        elif edit["op"] == "replace":
+            edited[name] = _replaced(edited[name].decode("utf-8"), edit["old"], edit["new"])
         else:
             edited[name] = _edited_table(edited[name], edit)
     return edited
+
+
+def _replaced(text: str, old: str, new: str) -> bytes:
+    if text.count(old) != 1:
+        raise ValueError(f"{old[:80]!r} stands there {text.count(old)} times, not once")
+    return text.replace(old, new).encode("utf-8")
 
 
 def _edited_table(content: bytes, edit: Mapping[str, Any]) -> bytes:

@@ -1,0 +1,135 @@
+"""Executable cases: what is delivered is a program, and what is judged are its answers.
+
+The program is run once for each hidden instance, which it is fed on standard input. The evaluator
+never sees it: it gets a folder with what the program wrote for each instance, under the instance's
+name, and `_runs.json`, which says how each run ended. `grading.programs` runs programs of agents in
+a sandbox, `authoring.program_runs` those of a case's author.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from fde_ray.cases.foreign import read_file, read_json, tree_files
+from fde_ray.cases.records import CaseMeta, Program, SubmissionSchema
+from fde_ray.model.base import Record
+from fde_ray.model.boxes import MAX_KEPT_BYTES
+from fde_ray.model.errors import CaseError
+
+INSTANCES = "truth/instances"
+"""Below sealed/; what an evaluator may read, and a program only in part: one instance a run."""
+RUNS_FILE = "_runs.json"
+MAX_INSTANCES = 100
+MAX_ANSWER_BYTES = MAX_KEPT_BYTES
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
+"""Hashing without a seed: the same program is to answer the same."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class Instance(NamedTuple):
+    name: str
+    content: bytes
+
+
+class ProgramRun(Record):
+    """How one run ended. exit_code: negative = killed by that signal, None = unless it exited.
+
+    `size`: the program was not started, for its files are larger than the case allows.
+    """
+
+    reason: str
+    exit_code: int | None
+
+    @property
+    def has_answer(self) -> bool:
+        return self.reason == "exit" and self.exit_code == 0
+
+
+class Answers:
+    """The folder that an evaluator reads. Equal answers and ends give equal folders."""
+
+    def __init__(self, folder: Path, entry: str | None) -> None:
+        """entry: the program's file; None = it was not delivered, and nothing is run."""
+        self._folder, self._entry = folder, entry
+        self._runs: dict[str, ProgramRun] = {}
+
+    def add(self, instance: str, run: ProgramRun, output: bytes = b"") -> None:
+        """Keep `output` as the answer if the run has one."""
+        self._runs[instance] = run
+        if run.has_answer:
+            (self._folder / instance).write_bytes(output)
+
+    def close(self) -> None:
+        """Write what became of each run."""
+        runs = {name: run.jsonable() for name, run in self._runs.items()}
+        text = json.dumps({"entry": self._entry, "runs": runs}, indent=1, sort_keys=True)
+        (self._folder / RUNS_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def program_argv(python: str, folder: str, entry: str) -> tuple[str, ...]:
+    """Return the command of a program: it imports from its own folder, and from no user's site."""
+    return (python, "-B", "-s", f"{folder}/{entry}")
+
+
+def read_instances(sealed: Path) -> list[Instance]:
+    """Return the hidden instances below a case's sealed folder, by name."""
+    folder = sealed / INSTANCES
+    return [
+        Instance(name, read_file(folder / name, max_bytes=MAX_KEPT_BYTES))
+        for name, _ in tree_files(folder)
+    ]
+
+
+def check_program(root: Path, meta: CaseMeta, schema: SubmissionSchema) -> None:
+    """Raise CaseError unless kind, `[program]`, schema, params and instances fit each other."""
+    toml, program = root / "case.toml", meta.program
+    if meta.kind == "artifact":
+        if program is not None:
+            raise CaseError(toml, "program: only a case of kind 'executable' has one; remove it")
+        return
+    if program is None:
+        raise CaseError(toml, "program: kind 'executable' needs entry, instance_s, instance_mib")
+    _check_entry(toml, program.entry, schema)
+    _check_params(root / "sealed" / "params.json", program)
+    _check_instances(root / "sealed" / INSTANCES)
+
+
+def _check_entry(toml: Path, entry: str, schema: SubmissionSchema) -> None:
+    if not entry.endswith(".py"):
+        raise CaseError(toml, f"program.entry: {entry!r} is no Python file")
+    formats = {file.name: file.format for file in schema.files}
+    if entry not in formats:
+        raise CaseError(toml, f"program.entry: {entry!r} is no file of submission_schema.json")
+    if formats[entry] != "text":
+        raise CaseError(toml, f"program.entry: the schema must give {entry!r} the format 'text'")
+
+
+def _check_params(path: Path, program: Program) -> None:
+    """What decides a score must count in the scoring hash, which leaves out case.toml."""
+    params = read_json(path)
+    if not isinstance(params, dict):
+        raise CaseError(path, "must be an object")
+    for name in ("instance_s", "instance_mib"):
+        expected, told = getattr(program, name), params.get(f"program_{name}")
+        if isinstance(told, bool) or told != expected:
+            raise CaseError(path, f"program_{name}: must be {expected}, as in case.toml")
+
+
+def _check_instances(folder: Path) -> None:
+    found = list(tree_files(folder)) if folder.is_dir() else []
+    if not found:
+        raise CaseError(folder, "holds no instance; an executable case needs one or more files")
+    if len(found) > MAX_INSTANCES:
+        raise CaseError(folder, f"holds more than {MAX_INSTANCES} instances")
+    for name, facts in found:
+        if "/" in name:
+            raise CaseError(folder / name, "instances lie side by side, in no further folder")
+        if not _NAME.fullmatch(name):
+            raise CaseError(
+                folder / name,
+                "an instance's name has letters, digits, '.', '_', '-' and begins with neither",
+            )
+        if not 0 < facts.st_size <= MAX_KEPT_BYTES:
+            fault = "is larger than" if facts.st_size else "is empty; an instance has 1 to"
+            raise CaseError(folder / name, f"{fault} {MAX_KEPT_BYTES} bytes")
