@@ -33,6 +33,8 @@ def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class BoxPlane(TcpPlane):
     """Hands out `jobs` one by one, then the folders they name; dismisses the box after the last."""
 
+    role = "score"
+
     def __init__(self, folder: Path, **inputs: Any) -> None:
         super().__init__(folder, **inputs)
         self.jobs: list[dict[str, Any]] = []
@@ -46,7 +48,7 @@ class BoxPlane(TcpPlane):
     def answer(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Any:
         route = path.partition("?")[0]
         token = headers.get("authorization", "").removeprefix("Bearer ")
-        if route.startswith("/v1/job") and self.tokens.get(token) == "score":
+        if route.startswith("/v1/job") and self.tokens.get(token) == self.role:
             return self._job_route(method, route, body)
         return super().answer(method, path, body, headers)
 
@@ -76,10 +78,22 @@ class BoxPlane(TcpPlane):
 
 
 @pytest.fixture
-def plane(tmp_path: Path) -> Iterator[BoxPlane]:
-    subject = "ab/cd/score.1"
-    with (plane := BoxPlane(tmp_path, subject=subject, role="score")).running():
+def role() -> str:
+    return "score"
+
+
+@pytest.fixture
+def plane(tmp_path: Path, role: str) -> Iterator[BoxPlane]:
+    subject = f"ab/cd/{role}.1"
+    with (plane := BoxPlane(tmp_path, subject=subject, role=role)).running():
+        plane.role = role
         yield plane
+
+
+ENDS_ITSELF = pytest.mark.parametrize(
+    ("role", "failure"), [("score", "shim_lost"), ("exec", "agent_error")]
+)
+"""What grades can only lose its container; what an agent made can end it."""
 
 
 @pytest.fixture
@@ -265,7 +279,10 @@ def test_no_program_runs_before_the_fence_stands(pod: LoopbackPod, plane: BoxPla
     assert "can be reached" in pod.last_word()["detail"]
 
 
-def test_a_container_that_ends_ends_the_box(pod: LoopbackPod, plane: BoxPlane) -> None:
+@ENDS_ITSELF
+def test_a_container_that_ends_ends_the_box(
+    pod: LoopbackPod, plane: BoxPlane, failure: str
+) -> None:
     plane.jobs = [python("import time; time.sleep(60)", timeout_s=60.0)]
     with pod.running():
         until(lambda: any(p.startswith("/v1/job") for _, p, _ in plane.seen), "a program")
@@ -274,11 +291,12 @@ def test_a_container_that_ends_ends_the_box(pod: LoopbackPod, plane: BoxPlane) -
         pod.runner.kill()
         assert pod.wait() == 1
     assert plane.results == []
-    assert pod.last_word()["failure"] == "shim_lost"
+    assert pod.last_word()["failure"] == failure
 
 
+@ENDS_ITSELF
 def test_a_runner_that_hangs_is_killed_and_its_box_is_lost(
-    pod: LoopbackPod, plane: BoxPlane
+    pod: LoopbackPod, plane: BoxPlane, failure: str
 ) -> None:
     pod.extra = {"late_s": 0.5}
     plane.jobs = [python("import time; time.sleep(60)", timeout_s=2.0)]
@@ -289,7 +307,7 @@ def test_a_runner_that_hangs_is_killed_and_its_box_is_lost(
         assert pod.wait() == 1
         assert pod.killed_at is not None
     assert plane.results == []
-    assert pod.last_word()["failure"] == "shim_lost"
+    assert pod.last_word()["failure"] == failure
 
 
 def test_a_box_whose_word_the_plane_refuses_leaves(pod: LoopbackPod, plane: BoxPlane) -> None:
