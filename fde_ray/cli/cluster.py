@@ -103,7 +103,8 @@ def render(
 
     Namespace, quotas with a reserve for grading, priority classes that never preempt, network
     policies, the account that drives runs, and a policy that refuses every weaker pod. What is not
-    given here comes from the profile: its planes and its sandbox.kubernetes block.
+    given here comes from the profile: its planes and its sandbox.kubernetes block. A reserve that
+    does not hold the pods of concurrency.gradings grades is refused.
 
     Examples:
 
@@ -115,33 +116,35 @@ def render(
     """
     from fde_ray.sandbox.kubernetes.fence import as_list, as_yaml, fence_objects
 
-    from .output import emit_json
+    from .output import emit_json, note
     from .setting import profile_from
 
     read = profile_from(profile)
     pairs = {"--run-plane": run_plane, "--ingest": ingest, "--grade-plane": grade_plane}
-    objects = fence_objects(
-        _settings(
-            read,
-            pairs,
-            namespace=namespace,
-            runtime_class=runtime_class,
-            pods=pods,
-            grading_pods=grading_pods,
-            cpu=cpu,
-            memory_gib=memory,
-            images=tuple(image) if image else None,
-            user_namespaces=user_namespaces or None,
-            engine_namespace=engine_namespace,
-            engine_account=engine_account,
-        )
+    settings = _settings(
+        read,
+        pairs,
+        namespace=namespace,
+        runtime_class=runtime_class,
+        pods=pods,
+        grading_pods=grading_pods,
+        cpu=cpu,
+        memory_gib=memory,
+        images=tuple(image) if image else None,
+        user_namespaces=user_namespaces or None,
+        engine_namespace=engine_namespace,
+        engine_account=engine_account,
     )
+    held = _grades_held(settings, read)
+    objects = fence_objects(settings)
     if out is not None:
         _write(objects, out)
     elif json_:
         emit_json(as_list(objects))
     else:
         typer.echo(as_yaml(objects), nl=False)
+    if read.concurrency.gradings is None:
+        note(f"the reserve holds {held} grades at once; set concurrency.gradings to no more")
 
 
 def _settings(profile: Profile, peers: dict[str, list[str] | None], **given: Any) -> FenceSettings:
@@ -163,6 +166,20 @@ def _settings(profile: Profile, peers: dict[str, list[str] | None], **given: Any
         where = ".".join(map(str, first["loc"])).replace("_", "-")
         told = f"{where}: {first['msg']}" if where else first["msg"].removeprefix("Value error, ")
         raise UserError(shortened(told)) from error
+
+
+def _grades_held(settings: FenceSettings, profile: Profile) -> int:
+    """Return how many grades have their pods at once; UserError when the profile has more in work,
+    which would wait for each other's places."""
+    from fde_ray.model.errors import UserError
+    from fde_ray.sandbox.kubernetes.fence import grades_held, reserve_of, shortage
+
+    from .gradings import grading_of_profile
+
+    grading, reserve = grading_of_profile(profile, at_once=1), reserve_of(settings)
+    if (missing := shortage(reserve, grading)) is not None:
+        raise UserError(f"{missing.detail}; {missing.remedy}")
+    return grades_held(reserve, grading)
 
 
 def _from_profile(profile: Profile) -> dict[str, Any]:

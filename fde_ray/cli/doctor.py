@@ -42,7 +42,8 @@ def doctor(
     removing an object) and the cases, and whether each model endpoint has its key and can be
     connected to; calls no model.
 
-    With --cluster also at the fence of run pods, the rights of this account, and the clocks; three
+    With --cluster also at the fence of run pods, whether the reserve for grading holds as many
+    grades as the profile has in work at once, the rights of this account, and the clocks; three
     small pods try out for half a minute what a run could reach. No sweep starts where they reach
     more than their planes.
 
@@ -198,7 +199,10 @@ async def _in_cluster(profile: Profile, pods: KubernetesProfile) -> list[Finding
     from fde_ray.sandbox.kubernetes.checking import cluster_checks, target_of
     from fde_ray.sandbox.kubernetes.client import KubeClient
 
+    from .gradings import grading_of_profile
+
+    grading = grading_of_profile(profile, at_once=os.cpu_count() or 1)
     async with KubeClient.opened(pods, os.environ, SystemClock()) as client:
         target = target_of(pods, profile.planes, await forbidden_addresses(client))
-        checks = await cluster_checks(client, target)
+        checks = await cluster_checks(client, target, grading)
     return [Finding(one.what, one.ok, one.detail, one.remedy) for one in checks]

@@ -61,6 +61,10 @@ def test_profile_says_what_the_command_line_does_not(profile: Path, cli: Command
         ("--run-plane 0.0.0.0/0:80 --grade-plane 10.0.0.7:1", "too wide"),
         ("--run-plane 10.0.0.7:1 --grade-plane 10.0.0.7:1 --pods 1", "pods: "),
         ("--run-plane 10.0.0.7:1 --grade-plane 10.0.0.7:1 --pods 9 --grading-pods 9", "none can"),
+        (
+            "--run-plane 10.0.0.7:1 --grade-plane 10.0.0.7:1 --pods 9 --grading-pods 1",
+            "give `cluster render` --grading-pods ",
+        ),
         ("--run-plane 10.0.0.7:1 --grade-plane 10.0.0.7:1 --namespace A", "namespace: "),
         ("--run-plane 10.0.0.7:1 --grade-plane 10.0.0.7:1 --out /proc/x", "/proc/x"),
     ],
@@ -73,6 +77,27 @@ def test_what_cannot_be_a_fence_is_told_in_one_line(
     assert ended.out == ""
     assert told in ended.err
     assert ended.err.count("\n") == 1
+
+
+def test_reserve_holds_the_gradings_of_the_profile(profile: Path, cli: CommandLine) -> None:
+    rendered = cli("cluster", "render", "--profile", profile)
+    assert "set concurrency.gradings to no more" in rendered.err
+    profile.write_text(f"{PROFILE}concurrency: {{gradings: 20}}\n")
+    ended = cli("cluster", "render", "--profile", profile, "--pods", "60")
+    assert ended.code == 2
+    assert "20 grades at once take" in ended.err
+    assert "or set concurrency.gradings to " in ended.err
+    ended = cli("cluster", "render", "--profile", profile, "--pods", "99", "--grading-pods", "60")
+    assert ended.code == 0
+    assert ended.err == ""
+
+
+def test_cases_that_cannot_be_read_may_ask_for_programs(
+    profile: Path, cli: CommandLine, tmp_path: Path
+) -> None:
+    profile.write_text(f"{PROFILE}cases: {tmp_path}/nowhere\n")
+    ended = cli("cluster", "render", "--profile", profile, "--pods", "9", "--grading-pods", "2")
+    assert "a grade takes 3 pods (extract, score, exec)" in ended.err
 
 
 def test_doctor_needs_a_profile_with_a_cluster(empty_home: Path, cli: CommandLine) -> None:

@@ -26,7 +26,7 @@ from fde_ray.sandbox.kubernetes.checking import (
     target_of,
 )
 from fde_ray.sandbox.kubernetes.client import KubeClient
-from fde_ray.sandbox.kubernetes.fence import FenceSettings
+from fde_ray.sandbox.kubernetes.fence import FenceSettings, grading_of
 from fde_ray.sandbox.proving import fit_for_sweeps
 from tests.kube.fences import Planes, applied, around, listening_planes
 from tests.kube.kubectl import Kubectl, until
@@ -88,7 +88,7 @@ async def test_engine_finds_a_good_cluster_and_no_rights_beyond_its_own(
         profile = profile_of(fence, kubeconfig_of_engine(kubectl, fence, layout, tmp_path))
         async with KubeClient.opened(profile, os.environ, SystemClock()) as client:
             target = target_of(profile, addresses(planes), client.addresses)
-            checks = await cluster_checks(client, target)
+            checks = await cluster_checks(client, target, grading_of(profile, 4, has_programs=True))
         assert [check for check in checks if not check.ok] == []
         (rights,) = [check for check in checks if check.what == "no more rights"]
         assert rights.detail == "no secrets, no exec, no pods elsewhere"

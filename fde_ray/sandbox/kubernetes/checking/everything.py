@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from fde_ray.model.errors import SandboxError
 from fde_ray.model.kubernetes import KubernetesProfile
 from fde_ray.sandbox.kubernetes.faults import ApiFault
+from fde_ray.sandbox.kubernetes.fence.reserve import Grading
 
 from .calling import Api
 from .checks import Check
@@ -26,6 +28,7 @@ from .inventory import (
 )
 from .isolation import Target, judged, looked_around
 from .permissions import rights_checks
+from .reserve import reserve_check
 
 Look = Callable[[Api, KubernetesProfile], Awaitable[Check]]
 
@@ -42,11 +45,12 @@ _STILL: dict[str, Look] = {
 
 
 async def cluster_checks(
-    api: Api, target: Target, clock: Callable[[], float] = time.time
+    api: Api, target: Target, grading: Grading, clock: Callable[[], float] = time.time
 ) -> tuple[Check, ...]:
     """Return every check in the order in which a person mends what failed."""
     profile = target.profile
-    still = asyncio.gather(*(_looked(what, look, api, profile) for what, look in _STILL.items()))
+    looks = _STILL | {"reserve": partial(reserve_check, grading=grading)}
+    still = asyncio.gather(*(_looked(what, look, api, profile) for what, look in looks.items()))
     seen, standing, rights = await asyncio.gather(
         looked_around(api, target, clock), still, _rights(api, profile)
     )

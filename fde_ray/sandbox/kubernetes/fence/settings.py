@@ -81,6 +81,10 @@ class FenceSettings(Record):
         """Return how many pods are kept for grading."""
         return -(-self.pods // 4) if self.grading_pods is None else self.grading_pods
 
+    def kept(self, total: int) -> int:
+        """Return grading's part of what all pods may take, rounded up."""
+        return -(-total * self.reserve // self.pods)
+
 
 def parsed_peer(text: str) -> Peer:
     """Return the peer that an operator wrote; UserError with the grammar when it is none."""

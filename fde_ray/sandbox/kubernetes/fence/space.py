@@ -91,7 +91,7 @@ def _share(settings: FenceSettings, pods: int) -> dict[str, str]:
     totals = {"cpu": (settings.cpu, ""), "memory": (settings.memory_gib, "Gi")}
     for name, (total, unit) in totals.items():
         if total is not None:
-            kept = -(-total * settings.reserve // settings.pods)
+            kept = settings.kept(total)
             amount = kept if pods == settings.reserve else total - kept
             hard |= {f"requests.{name}": f"{amount}{unit}", f"limits.{name}": f"{amount}{unit}"}
     return hard

@@ -9,7 +9,10 @@ import pytest
 
 from fde_ray.sandbox.kubernetes.checking import Check, cluster_checks
 from fde_ray.sandbox.kubernetes.faults import ApiFault
-from tests.sandbox.kubernetes.checking.cluster import TARGET, Cluster, waiting
+from fde_ray.sandbox.kubernetes.fence import grading_of
+from tests.sandbox.kubernetes.checking.cluster import PROFILE, TARGET, Cluster, waiting
+
+GRADING = grading_of(PROFILE, 4, has_programs=True)
 
 _SCHEDULING = "/apis/scheduling.k8s.io/v1/priorityclasses"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
@@ -20,7 +23,7 @@ _OWNER = f"{_NAMESPACE}/configmaps/fde-ray-owner"
 
 
 async def checks(cluster: Cluster) -> dict[str, Check]:
-    found = await cluster_checks(cluster, TARGET, cluster.clock)
+    found = await cluster_checks(cluster, TARGET, GRADING, cluster.clock)
     assert len({check.what for check in found}) == len(found)
     return {check.what: check for check in found}
 
@@ -30,9 +33,9 @@ async def test_good_cluster_passes_every_check(cluster: Cluster) -> None:
     assert [check for check in found.values() if not check.ok or check.remedy] == []
     assert list(found) == [
         "versions", "namespace", "runtime class", "priority classes", "network policies",
-        "admission", "quota", "owner", "rights", "no more rights", "image", "fence (solve)",
-        "planes (solve)", "fence (score)", "planes (score)", "clock of the API server",
-        "clock of run pods",
+        "admission", "quota", "owner", "reserve", "rights", "no more rights", "image",
+        "fence (solve)", "planes (solve)", "fence (score)", "planes (score)",
+        "clock of the API server", "clock of run pods",
     ]  # fmt: skip
 
 
@@ -60,7 +63,7 @@ async def test_user_namespaces_are_told_of_where_the_runtime_has_them(
         node | {"status": node["status"] | {"runtimeHandlers": one}} for one in handlers
     ]
     target = TARGET._replace(profile=TARGET.profile.evolve(user_namespaces=asked))
-    found = {c.what: c for c in await cluster_checks(cluster, target, cluster.clock)}
+    found = {c.what: c for c in await cluster_checks(cluster, target, GRADING, cluster.clock)}
     check = found["runtime class"]
     assert check.ok is ok
     assert said in check.detail if said else check.detail == "gvisor, handler runsc"
@@ -88,6 +91,16 @@ def _node_down(cluster: Cluster) -> None:
 
 def _weak_pods_pass(cluster: Cluster) -> None:
     del cluster.refusals["weak pod"]
+
+
+def _keeps(**hard: str) -> Callable[[Cluster], Any]:
+    def change(cluster: Cluster) -> None:
+        quotas = {each["metadata"]["name"]: each for each in cluster.listed("ResourceQuota")}
+        quotas["fde-ray-grade"]["spec"]["hard"].update(
+            {key.replace("_", "."): value for key, value in hard.items()}
+        )
+
+    return change
 
 
 def _refused_by_another(cluster: Cluster) -> None:
@@ -141,6 +154,21 @@ FAULTS: dict[str, tuple[str, Callable[[Cluster], Any], str]] = {
     "no quota": (
         "quota", lambda cluster: cluster.listed("ResourceQuota").clear(), "fde-ray-solve",
     ),
+    "no quota, so no reserve": (
+        "reserve", lambda cluster: cluster.listed("ResourceQuota").clear(), "cluster render",
+    ),
+    "reserve without the exec pods": (
+        "reserve",
+        _keeps(pods="17"),
+        "and 11 are kept for grading; give `cluster render` --grading-pods 12, or set",
+    ),
+    "cores for no extractor": (
+        "reserve", _keeps(requests_cpu="11", limits_cpu="11500m"), "take 11 cores without",
+    ),
+    "memory for no program": (
+        "reserve", _keeps(limits_memory="3145728Ki"), "take 3 GiB without",
+    ),
+    "quota that is no quantity": ("reserve", _keeps(pods="many"), "makes no sense"),
     "no owner": ("owner", without(_OWNER), "cluster render"),
     "no rights": ("rights", _may_nothing, "create pods"),
     "no image": (
