@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from fde_ray.cases.records import SubmissionSchema
@@ -17,6 +17,7 @@ from .extraction import EvaluatorException, RouteFacts, output_hash, route_from
 from .workspace import emptied, file_sha256, regular_files
 
 MAX_FILES = 20_000
+MAX_MODULES, MAX_MODULE_BYTES = 200, 4 << 20
 _ARTIFACT = re.compile(r"[\w./\\-]*\w\.[A-Za-z][A-Za-z0-9]{0,9}\b")
 _SCRIPTS = (".py", ".sh", ".ipynb", ".r", ".jl", ".md")
 
@@ -66,6 +67,37 @@ def _named(summary: str, files: set[str], targets: set[str]) -> set[str]:
     return found
 
 
+def _modules(folder: Path, workspace: Path) -> set[str] | None:
+    """Return the Python files below the folder of a program, as names in it; None if they are too
+    many to be its modules alone."""
+    found, size = set(), 0
+    is_top = folder == workspace
+    for relative, path in regular_files(folder):
+        name = os.fsdecode(relative)
+        parts = name.split("/")
+        is_data = is_top and parts[0] == "data"
+        if is_data or not name.endswith(".py") or any(part.startswith(".") for part in parts):
+            continue
+        found.add(name)
+        size += os.path.getsize(path)
+        if len(found) > MAX_MODULES or size > MAX_MODULE_BYTES or not name.isprintable():
+            return None
+    return found
+
+
+def _copied(
+    names: Sequence[str], folder: Path, workspace: Path, output: Path
+) -> dict[str, tuple[SourceRef, ...]]:
+    """Copy the named files of `folder` byte for byte; return where each comes from."""
+    sources: dict[str, tuple[SourceRef, ...]] = {}
+    for name in names:
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / name, output / name)
+        path = str((folder / name).relative_to(workspace))
+        sources[name] = (SourceRef(path=path, sha256=file_sha256(folder / name)),)
+    return sources
+
+
 async def passthrough_route(
     workspace: Path,
     schema: SubmissionSchema,
@@ -73,33 +105,36 @@ async def passthrough_route(
     output: Path,
     evaluate: Callable[[Path], Awaitable[Evaluation]],
     evaluator_exception: EvaluatorException = "fault",
+    *,
+    executable: bool = False,
 ) -> Route | None:
     """Return the route `passthrough`, or None when the panel must run.
 
-    output: where the target files are copied to; made anew. A deliverable that the evaluator finds
-    structurally wrong, or fails on, goes to the panel.
+    output: where the target files are copied to; made anew. executable: a program is wanted, which
+    takes the modules beside it along. A deliverable that the evaluator finds structurally wrong, or
+    fails on, goes to the panel.
     """
     folder = candidate(workspace, schema, summary)
     if folder is None:
         return None
-    sources: dict[str, tuple[SourceRef, ...]] = {}
-    emptied(output)
-    for file in schema.files:
-        shutil.copyfile(folder / file.name, output / file.name)
-        path = (folder / file.name).relative_to(workspace)
-        sources[file.name] = (SourceRef(path=str(path), sha256=file_sha256(folder / file.name)),)
+    names = {file.name for file in schema.files}
+    if executable:
+        modules = _modules(folder, workspace)
+        if modules is None:
+            return None
+        names |= modules
+    sources = _copied(sorted(names), folder, workspace, emptied(output))
     try:
         evaluation = await evaluate(output)
     except EvaluatorFault:
         return None
     if evaluation.stage == "structure":
         return None
-    names = tuple(sources)
     report = ExtractionReport(
         status="success",
         notes="already in the target form",
-        files_found=names,
-        files_normalized=names,
+        files_found=tuple(sources),
+        files_normalized=tuple(sources),
         sources=sources,
     )
     facts = RouteFacts(

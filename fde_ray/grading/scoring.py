@@ -1,9 +1,13 @@
-"""The evaluator of a case, run on one submission (cases: evaluator contract; protocol rule 23)."""
+"""The evaluator of a case, run on one submission (cases: evaluator contract; protocol rule 23).
+
+Of an executable case it is run on what the submitted program answers (`programs`).
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,6 +23,7 @@ from fde_ray.model.grading import Evaluation
 from fde_ray.sandbox.records import Completed, StoredFolder
 
 from .isolation import Isolation, Owned, python_once, tail
+from .programs import answered
 
 SEALED, DATA, SUBMISSION = (f"{BOX_ROOT}/{name}" for name in ("sealed", "data", "submission"))
 SCORED, STRUCTURAL = 0, 3
@@ -38,11 +43,13 @@ class ScoringCase(Record):
     timeout_s: float = Field(gt=0)
     memory_bytes: int = Field(gt=0)
     program: Program | None = None
-    """Of an executable case."""
+    """Of an executable case: how what is submitted is run before the evaluator."""
     sealed_key: str | None = None
     """Of the sealed archive in the object store; None = it is only here."""
     visible_key: str | None = None
     """Of the visible one, which holds the data."""
+    submission_bytes: int = Field(default=1 << 30, gt=0)
+    """The most that a submitted program may measure."""
 
     @property
     def stored(self) -> dict[str, StoredFolder]:
@@ -75,6 +82,7 @@ def scoring_case(
         program=case.meta.program,
         sealed_key=sealed_key,
         visible_key=visible_key,
+        submission_bytes=case.limits.submission_mib << 20,
     )
 
 
@@ -115,19 +123,34 @@ class Scorer:
     async def _asked(
         self, case: ScoringCase, submission_dir: Path, owner: str | None
     ) -> Evaluation:
-        once = python_once(
-            f"{SEALED}/evaluator.py",
-            *("--data-dir", DATA, "--submission-dir", SUBMISSION, "--sealed-dir", SEALED),
-            folders={SEALED: case.sealed_dir, DATA: case.data_dir, SUBMISSION: submission_dir},
-            timeout_s=case.timeout_s,
-            memory_bytes=case.memory_bytes,
-            stored=case.stored,
-        )
+        sandbox = Owned(self._sandbox, owner)
         try:
-            completed = await Owned(self._sandbox, owner).run_once(once)
+            if case.program is None:
+                return await _judged(sandbox, case, submission_dir)
+            with tempfile.TemporaryDirectory(prefix="fde-answers-") as scratch:
+                answers = await answered(
+                    sandbox,
+                    case.program,
+                    submission_dir,
+                    case.sealed_dir,
+                    Path(scratch),
+                    max_bytes=case.submission_bytes,
+                )
+                return await _judged(sandbox, case, answers)
         except SandboxError as error:
             raise EvaluatorFault(FailureKind.GRADER_SANDBOX, error.detail) from error
-        return evaluation_of(completed, case)
+
+
+async def _judged(sandbox: Isolation, case: ScoringCase, folder: Path) -> Evaluation:
+    once = python_once(
+        f"{SEALED}/evaluator.py",
+        *("--data-dir", DATA, "--submission-dir", SUBMISSION, "--sealed-dir", SEALED),
+        folders={SEALED: case.sealed_dir, DATA: case.data_dir, SUBMISSION: folder},
+        timeout_s=case.timeout_s,
+        memory_bytes=case.memory_bytes,
+        stored=case.stored,
+    )
+    return evaluation_of(await sandbox.run_once(once), case)
 
 
 def evaluation_of(completed: Completed, case: ScoringCase) -> Evaluation:

@@ -14,8 +14,6 @@ from fde_ray.model.errors import SandboxError
 from fde_ray.sandbox.records import Completed, Once
 from fde_ray.shim.boxes import ENV_PYTHON
 
-OUTPUT_CAP = 1 << 20
-
 
 def ended_with(
     exit_code: int | None,
@@ -41,20 +39,20 @@ class LocalRunOnce:
             *[self._translated(argument, once) for argument in once.argv],
             env=dict(once.env),
             cwd="/",
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
         try:
             async with asyncio.timeout(once.timeout_s):
-                stdout, stderr = await process.communicate()
+                stdout, stderr = await process.communicate(once.stdin)
         except TimeoutError:
             os.killpg(process.pid, signal.SIGKILL)
             await process.communicate()
             return ended_with(None, reason="timeout")
-        if len(stdout) > OUTPUT_CAP:
-            return ended_with(process.returncode, stdout[:OUTPUT_CAP], stderr, "output")
+        if len(stdout) > once.stdout_bytes:
+            return ended_with(None, stdout[: once.stdout_bytes], stderr, "output")
         return ended_with(process.returncode, stdout, stderr)
 
     def _translated(self, argument: str, once: Once) -> str:

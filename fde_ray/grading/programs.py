@@ -1,0 +1,128 @@
+"""Submitted programs of executable cases, run on the hidden instances (cases.programs).
+
+Each run is a box of its own that holds the program and one instance, and nothing that grades.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from fde_ray.cases.programs import (
+    ENVIRONMENT,
+    MAX_ANSWER_BYTES,
+    Answers,
+    Instance,
+    ProgramRun,
+    program_argv,
+    read_instances,
+)
+from fde_ray.cases.records import Program
+from fde_ray.model.boxes import BOX_ROOT
+from fde_ray.protocol.extraction import RESULT_FILE
+from fde_ray.sandbox.records import Completed, Once
+from fde_ray.shim.boxes import ENV_PYTHON
+
+from .isolation import Isolation
+from .workspace import regular_files
+
+log = logging.getLogger(__name__)
+
+PROGRAM = f"{BOX_ROOT}/program"
+NOT_STARTED = ProgramRun(reason="size", exit_code=None)
+_NOT_PROGRAM = (os.fsencode(RESULT_FILE), b"__pycache__")
+
+
+async def answered(
+    sandbox: Isolation,
+    program: Program,
+    submission: Path,
+    sealed: Path,
+    scratch: Path,
+    *,
+    max_bytes: int,
+) -> Path:
+    """Return a folder below `scratch` with the answers of a submitted program.
+
+    sealed: the case's sealed folder. max_bytes: of all files of the submission; of a larger one
+    nothing is run. How a program ends is a fact for the evaluator; a run that the sandbox lost is a
+    SandboxError.
+    """
+    own, folder = _made(scratch / "program"), _made(scratch / "answers")
+    fits = await asyncio.to_thread(_copied, submission, own, max_bytes)
+    is_there = (own / program.entry).is_file()
+    answers = Answers(folder, program.entry if is_there or not fits else None)
+    if is_there or not fits:
+        for instance in await asyncio.to_thread(read_instances, sealed):
+            run, output = (
+                await _run(sandbox, program, own, instance) if fits else (NOT_STARTED, b"")
+            )
+            answers.add(instance.name, run, output)
+    answers.close()
+    return folder
+
+
+async def _run(
+    sandbox: Isolation, program: Program, own: Path, instance: Instance
+) -> tuple[ProgramRun, bytes]:
+    completed = await sandbox.run_once(program_once(program, own, instance))
+    run = _run_of(completed)
+    log.info(
+        "program_run",
+        extra={
+            "instance": instance.name,
+            "reason": run.reason,
+            "exit_code": run.exit_code,
+            "seconds": round(completed.duration_s, 3),
+        },
+    )
+    return run, completed.stdout
+
+
+def program_once(program: Program, own: Path, instance: Instance) -> Once:
+    """Return one run of the program in folder `own`."""
+    return Once(
+        argv=program_argv(ENV_PYTHON, PROGRAM, program.entry),
+        mounts=((str(own.resolve()), PROGRAM, True),),
+        timeout_s=program.instance_s,
+        memory_bytes=program.instance_mib << 20,
+        stdout_bytes=MAX_ANSWER_BYTES,
+        env=dict(ENVIRONMENT),
+        stdin=instance.content,
+        untrusted=True,
+    )
+
+
+def _run_of(completed: Completed) -> ProgramRun:
+    return ProgramRun(reason=completed.reason, exit_code=completed.exit_code)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    folder.chmod(0o755)
+    return folder
+
+
+def _copied(submission: Path, own: Path, max_bytes: int) -> bool:
+    """Copy the plain files of a submission but the extractor's report; False when it is too large.
+
+    The report would tell one extractor's program from the other's.
+    """
+    files = list(_program_files(submission))
+    if sum(os.path.getsize(path) for _, path in files) > max_bytes:
+        return False
+    for relative, path in files:
+        target = os.path.join(os.fsencode(own), relative)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        shutil.copyfile(path, target)
+    return True
+
+
+def _program_files(submission: Path) -> Iterator[tuple[bytes, bytes]]:
+    for relative, path in regular_files(submission):
+        if not set(relative.split(b"/")) & set(_NOT_PROGRAM):
+            yield relative, path
