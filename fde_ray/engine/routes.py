@@ -112,6 +112,7 @@ class RouteRunner:
             graded.folder / "passthrough",
             partial(self._evaluated, case, box_owner(graded.plan.run_id, graded.plan.grade_id)),
             graded.plan.panel.evaluator_exception,
+            executable=case.program is not None,
         )
 
     async def _evaluated(self, case: ScoringCase, owner: str, output: Path) -> Evaluation:
