@@ -43,7 +43,6 @@ def main(task: Json) -> None:
         "rows": {},
     }
     notes: list[str] = []
-    os.makedirs(task["output_dir"], exist_ok=True)
     files = task["schema"].get("files", [])
     for target in files:
         try:
@@ -90,6 +89,21 @@ def map_file(
     report["sources"][target["name"]] = [source]
     if name != target["name"]:
         notes.append(f"{target['name']} comes from {name}")
+    if target["name"].endswith(".py"):
+        copy_modules(task, name, found, report)
+
+
+def copy_modules(task: Json, entry: str, found: dict[str, str], report: Json) -> None:
+    """Copy the Python files beside a program and below it: what it may import."""
+    taken = {entry, *(file["name"] for file in task["schema"]["files"])}
+    for name, path in found.items():
+        inside = os.path.relpath(name, os.path.dirname(entry) or ".")
+        if name in taken or inside in taken or inside.startswith("..") or name[-3:] != ".py":
+            continue
+        data = read_bytes(path)
+        write(os.path.join(task["output_dir"], inside), data)
+        source = {"path": name, "sha256": hashlib.sha256(data).hexdigest()}
+        report["sources"][inside] = [source]
 
 
 # what is in the workspace
@@ -105,7 +119,8 @@ def workspace_files(root: str) -> dict[str, str]:
         for name in sorted(names):
             path = os.path.join(folder, name)
             relative = os.path.relpath(path, root)
-            is_ours = name.startswith((".", "_")) or relative in NOT_DELIVERABLES
+            is_ours = name.startswith((".", "_")) and name != "__init__.py"
+            is_ours = is_ours or relative in NOT_DELIVERABLES
             if not is_ours and os.path.isfile(path) and not os.path.islink(path):
                 found[relative] = path
     return found
@@ -383,5 +398,6 @@ def read_text(path: str) -> str:
 
 
 def write(path: str, data: bytes) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as file:
         file.write(data)

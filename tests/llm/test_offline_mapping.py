@@ -196,3 +196,28 @@ def test_the_script_is_standard_library_only() -> None:
         if line.startswith(("import ", "from "))
     }
     assert imported <= set(sys.stdlib_module_names)
+
+
+def test_a_program_comes_with_the_modules_beside_it(room: Room) -> None:
+    files = {
+        "work/plan.py": "import stock\n",
+        "work/stock.py": "x = 1\n",
+        "work/pkg/__init__.py": "y = 2\n",
+        "work/policy_notes.md": "no module\n",
+        "elsewhere.py": "z = 3\n",
+        "data/given.py": "no work of the agent\n",
+    }
+    (room.workspace / "work").mkdir()
+    for name, text in files.items():
+        room.put(name, text)
+    wanted = schema(name="policy.py", format="text", fields=[], aliases=["plan.py"])
+    report = room.map(wanted, "The program is work/plan.py.")
+    came_from = {name: refs[0].path for name, refs in report.sources.items()}
+    assert came_from == {
+        "policy.py": "work/plan.py",
+        "stock.py": "work/stock.py",
+        "pkg/__init__.py": "work/pkg/__init__.py",
+    }
+    for name, source in came_from.items():
+        assert room.text(name) == files[source]
+    assert report.status == "success"
