@@ -1,19 +1,20 @@
-"""A stage whose evaluators and checkers run in boxes: sessions of role `score`, played here."""
+"""A stage whose programs run in boxes: sessions of the roles `score` and `exec`, played here."""
 
 from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from fde_ray.cases.records import Case
 from fde_ray.engine.boxes import BoxScorer
 from fde_ray.engine.runtime import Runtime
 from fde_ray.gateway.messages import JobReply
 from fde_ray.gateway.ports import EvaluateReply
-from fde_ray.model.boxes import BoxJob, BoxResult
+from fde_ray.model.boxes import BOX_ROLES, BoxJob, BoxResult, BoxRole
 from fde_ray.sandbox.records import Completed, Once, SessionStart
 from fde_ray.shim.unpacking import unpack
 from tests.engine.drivers import opened, two_points
@@ -70,16 +71,18 @@ class BoxStage(Stage):
         solve: Script = delivers,
         extract: Script | None = None,
         box: Callable[[BoxStage, BoxAgent], Awaitable[None]] | None = None,
+        case: Case | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(two_points()["017"], solve, extract or extracting(0.5), **options)
+        case = case or two_points()["017"]
+        super().__init__(case, solve, extract or extracting(0.5), **options)
         self.scorer: BoxScorer | None = None
         self.programs: list[tuple[str, BoxJob]] = []
         """(box, program) in the order of their taking."""
         self._box = box or serves
 
     def script_of(self, session: SessionStart) -> Script:
-        if session.role != "score":
+        if session.role not in BOX_ROLES:
             return super().script_of(session)
 
         async def play(agent: Agent) -> None:
@@ -105,8 +108,8 @@ class BoxStage(Stage):
         )
         await agent.ended(reply, result)
 
-    def boxes(self) -> list[str]:
-        return self.started_of("score")
+    def boxes(self, role: BoxRole = "score") -> list[str]:
+        return self.started_of(role)
 
 
 async def serves(stage: BoxStage, agent: BoxAgent) -> None:
@@ -119,9 +122,11 @@ async def serves(stage: BoxStage, agent: BoxAgent) -> None:
 
 
 @asynccontextmanager
-async def boxed(home: Path, stage: BoxStage, **profile: Any) -> AsyncIterator[Runtime]:
+async def boxed(
+    home: Path, stage: BoxStage, cases: Mapping[str, Case] | None = None, **profile: Any
+) -> AsyncIterator[Runtime]:
     """The runtime with a stage whose programs run in boxes."""
-    async with opened(home, stage, **pods() | profile) as runtime:
+    async with opened(home, stage, cases=cases, **pods() | profile) as runtime:
         stage.scorer = BoxScorer(runtime.store, runtime.objects, runtime.tenant)
         try:
             yield runtime

@@ -21,6 +21,7 @@ from fde_ray.gateway.bodies import parse_chat
 from fde_ray.gateway.messages import Heartbeat, TokenRequest, TurnRequest
 from fde_ray.gateway.plane import Plane
 from fde_ray.model.base import sha256_hex
+from fde_ray.model.boxes import BOX_ROLES
 from fde_ray.model.chat import ChatReply
 from fde_ray.model.errors import Refusal, StoreError
 from fde_ray.model.failures import Fault
@@ -165,7 +166,7 @@ class Stage:
 
     def connect(self, run_plane: Plane, grade_plane: Plane) -> None:
         self.planes = {"solve": run_plane, "collect": run_plane}
-        self.planes |= {"extract": grade_plane, "score": grade_plane}
+        self.planes |= dict.fromkeys(("extract", *BOX_ROLES), grade_plane)
 
     def disconnect(self) -> None:
         self.planes = {}
@@ -262,7 +263,7 @@ class Stage:
 def role_of(subject: str) -> str:
     if "/" not in subject:
         return "solve"
-    return "score" if "/score." in subject else "extract"
+    return next((role for role in BOX_ROLES if f"/{role}." in subject), "extract")
 
 
 def route_of(subject: str) -> int:

@@ -243,10 +243,10 @@ class Supervision:
     async def open_box(
         self, run_id: str, grade_id: str, epoch: Epoch, inputs: SessionInputs
     ) -> None:
-        """Open box `inputs.subject` (`<run>/<grade>/score.<n>`); Superseded if taken, or if the
+        """Open box `inputs.subject` (`<run>/<grade>/<role>.<n>`); Superseded if taken, or if the
         grade is not pending."""
         text, now = inputs.model_dump_json(), self._clock.now()
-        number = int(inputs.subject.rpartition(".")[2])
+        number, role = int(inputs.subject.rpartition(".")[2]), inputs.role
 
         def change(t: Transaction) -> None:
             check_epoch(t, run_id, epoch)
@@ -254,7 +254,7 @@ class Supervision:
                 raise Superseded(f"grade {grade_id} of run {run_id} is not pending")
             if t.one(_KNOWN_ATTEMPT, subject_=inputs.subject) is not None:
                 raise Superseded(f"{inputs.subject} is open already")
-            _add_attempt(t, inputs.subject, run_id, grade_id, None, "score", number, text, now)
+            _add_attempt(t, inputs.subject, run_id, grade_id, None, role, number, text, now)
 
         await self._db.write(change)
 

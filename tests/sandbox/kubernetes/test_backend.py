@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -325,6 +326,8 @@ async def test_evaluators_are_refused_unless_they_may_run_here(tmp_path: Path) -
     for scoring, said in (("local", b"here"), ("pods", b"pods")):
         scorer = scorer_of(PROFILE.evolve(scoring=scoring), _Here(), _Here(b"pods"))
         assert (await scorer.run_once(ONCE)).stdout == said
+        its = replace(ONCE, untrusted=True)
+        assert (await scorer.run_once(its)).stdout == b"pods", "never where sessions are driven"
     async with bench(tmp_path) as b:
         with pytest.raises(SandboxError, match="scoring to pods, or to local"):
             await b.sandbox.run_once(ONCE)

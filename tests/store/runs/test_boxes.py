@@ -206,6 +206,9 @@ async def test_a_box_is_live_from_its_opening_to_its_close(store: RunStore) -> N
         await store.open_box(run_id(1), GRADE, epoch, box_inputs())
     await store.close_attempt(BOX, epoch, solve_end=SolveEnd.SUBMITTED)
     assert not (await store.session(BOX)).live
+    its = box_subject(PROGRAMS, 1)
+    await store.open_box(run_id(1), GRADE, epoch, make_inputs(its, role="exec"))
+    assert [one.subject for one in await store.attempts_of(run_id(1), "exec")] == [its]
 
 
 async def test_no_box_is_opened_by_a_driver_that_lost_the_run(store: RunStore) -> None:
