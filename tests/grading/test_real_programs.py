@@ -19,7 +19,6 @@ from fde_ray.model.profile import SandboxProfile
 from fde_ray.sandbox.local import LocalSandbox
 from tests.grading.extracts import write
 from tests.support.executable_case import (
-    CANARY,
     CRASHING,
     DEMANDS,
     ENTRY,
@@ -27,6 +26,7 @@ from tests.support.executable_case import (
     policy,
     with_helper,
 )
+from tests.support.thief import thief
 
 pytestmark = pytest.mark.sandbox
 
@@ -119,56 +119,12 @@ async def test_program_that_uses_up_memory_has_no_answer(
     assert {run["reason"] for run in found[RUNS_FILE]["runs"].values()} == {"memory"}
 
 
-THIEF = """
-import json, os, socket, sys
-
-given = sys.stdin.read()
-sealed, canary = {sealed!r}, {canary!r}
-found = {{"given": given, "opened": [], "holding": [], "wrote": [], "network": []}}
-for place in ("/grader/sealed", "/grader/data", "/grader/submission", "/grader/answers", sealed):
-    if os.path.exists(place):
-        found["opened"].append(place)
-found["grader"] = os.listdir("/grader")
-found["links"] = [name for _, name in socket.if_nameindex()]
-for root in ("/grader", "/tmp", "/home", "/proc/1/root/grader", "/proc/1/cwd", "/var", "/root"):
-    for base, folders, names in os.walk(root):
-        for name in names:
-            try:
-                with open(os.path.join(base, name), "rb") as stream:
-                    text = stream.read(1 << 20)
-            except OSError:
-                continue
-            path = os.path.join(base, name)
-            if path != __file__ and (canary.encode() in text or b'"demand"' in text):
-                if not path.endswith("policy.py"):
-                    found["holding"].append(path)
-for place in ("/grader/program/left.txt", "/grader/left.txt", "/tmp/left.txt", "left.txt"):
-    if os.path.exists(place):
-        found["holding"].append(place)
-    try:
-        with open(place, "w") as stream:
-            stream.write(given)
-        found["wrote"].append(place)
-    except OSError:
-        pass
-for address in (("127.0.0.1", {port}), ("1.1.1.1", 53), ("169.254.169.254", 80)):
-    try:
-        socket.create_connection(address, timeout=0.2)
-        found["network"].append(address)
-    except OSError:
-        pass
-found["processes"] = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
-found["variables"] = sorted(os.environ)
-print(json.dumps(found))
-"""
-
-
 async def test_program_finds_neither_truth_nor_other_instances_nor_a_network(
     refill: Case, box: LocalSandbox, tmp_path: Path
 ) -> None:
     server = await asyncio.start_server(lambda r, w: w.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    text = THIEF.format(sealed=str(refill.root / "sealed"), canary=CANARY, port=port)
+    text = thief(refill.root / "sealed", port)
     async with server:
         found = await answers_of(box, refill, tmp_path, {ENTRY: text.encode()})
     runs = found.pop(RUNS_FILE)["runs"]

@@ -84,7 +84,7 @@ PROGRAMS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "bypass_score": ((), 'print(\'{"valid": true, "score": 1.0, "orders": []}\')\n'),
 }
 """Probe -> (points that it knows, program)."""
-FOREIGN = ("greedy_full", "oracle_50")
+FOREIGN = ("greedy_full", "oracle_50", "foreign_modules")
 QUESTIONS = {
     "shelf_capacity": "How many pieces may lie on the shelf?",
     "show_pieces": "How many pieces are for show and never sold?",
@@ -105,7 +105,8 @@ def build(parent: Path, probes: Collection[str] | None = None) -> Path:
     case = load_case(root)
     for name in ("do_nothing", *PROGRAMS):
         if probes is None or name in probes:
-            write_probe(case, name, *PROGRAMS.get(name, ((), None)))
+            knows, program = PROGRAMS.get(name, ((), None))
+            write_probe(case, name, {} if program is None else {ENTRY: program.encode()}, knows)
     _write_mutants(case)
     write_manifest(root)
     return root
@@ -284,33 +285,43 @@ def _scoring_entries(sealed: Path) -> list[tuple[str, bytes]]:
     return [(name, (sealed / name).read_bytes()) for name in names]
 
 
-def write_probe(case: Case, name: str, knows: tuple[str, ...], program: str | None) -> None:
-    """Add a probe to the package; its manifest is then out of date."""
-    folder = case.root / "sealed" / "probes" / name
-    delivered = ALIAS if name in FOREIGN else ENTRY
-    files = {} if program is None else {ENTRY: program.encode()}
+def write_probe(
+    case: Case, name: str, files: Mapping[str, bytes], knows: Collection[str] = ()
+) -> None:
+    """Add a probe that delivers `files`; the manifest of the package is then out of date."""
     run = evaluate_files(case.root, answered_files(case, files))
     assert run.result is not None, run.stderr
+    score = repr(float(run.result["score"]))
+    expect = {"valid": run.valid, "score": score, "stage": run.result["stage"]}
+    write_probe_unseen(case, name, files, expect, knows)
+
+
+def write_probe_unseen(
+    case: Case,
+    name: str,
+    files: Mapping[str, bytes],
+    expect: Mapping[str, Any],
+    knows: Collection[str] = (),
+) -> None:
+    """Add a probe whose program is not run here: it may do harm where nothing boxes it."""
+    folder = case.root / "sealed" / "probes" / name
+    entry = ALIAS if name in FOREIGN else ENTRY
     asked = [key for key in POINTS if key in knows]
     record = {
         "name": name,
-        "knows": list(knows),
+        "knows": asked,
         "rounds": [[QUESTIONS[key]] for key in asked],
-        "summary": f"The program is {delivered}." if program else "I have nothing to hand over.",
+        "summary": f"The program is {entry}." if files else "I have nothing to hand over.",
         "layout": "foreign" if name in FOREIGN else "target",
-        "expect": {
-            "valid": run.valid,
-            "score": repr(float(run.result["score"])),
-            "stage": run.result["stage"],
-        },
+        "expect": dict(expect),
         "covered": asked,
         "relevant_units": len(asked),
         "units": len(asked),
         "per_round_covered": [[key] for key in asked],
     }
     write(folder / "probe.json", json_text(record))
-    if program is not None:
-        write(folder / "files" / delivered, program)
+    for file, content in files.items():
+        write(folder / "files" / (entry if file == ENTRY else file), content.decode())
 
 
 def _write_mutants(case: Case) -> None:
