@@ -67,6 +67,7 @@ def test_a_manifest_lists_files_by_name_and_leaves_itself_out(tmp_path: Path) ->
         ({"op": "append", "values": {"id": "d", "x": 4}}, "id,x\na,1\nb,2\nc,3\nd,4\n"),
         ({"op": "drop_column", "field": "id"}, "x\n1\n2\n3\n"),
         ({"op": "text", "text": "free"}, "free"),
+        ({"op": "replace", "old": "b,2", "new": "b,5"}, "id,x\na,1\nb,5\nc,3\n"),
     ],
 )
 def test_each_edit_does_what_it_says(edit: Mapping[str, Any], result: str) -> None:
@@ -81,6 +82,8 @@ def test_a_file_can_be_taken_away() -> None:
     "edit",
     [
         {"op": "turn", "file": "t.csv"},
+        {"op": "replace", "file": "t.csv", "old": ",", "new": ";"},
+        {"op": "replace", "file": "t.csv", "old": "z", "new": "y"},
         {"op": "set", "file": "u.csv", "row": 0, "field": "x", "value": 1},
         {"op": "column", "file": "t.csv", "field": "x", "values": [1]},
     ],

@@ -41,15 +41,6 @@ DEMANDS: Mapping[str, tuple[int, ...]] = {
     "second_shop.json": (2, 9, 1, 8, 3, 7, 4, 6, 5, 5, 6, 4, 7, 3),
     "third_shop.json": (5, 5, 5, 12, 5, 5, 5, 1, 1, 1, 9, 4, 6, 8),
 }
-SYSTEM = (
-    "do_nothing",
-    "literal",
-    "greedy_full",
-    "oracle_25",
-    "oracle_50",
-    "oracle_75",
-    "reference",
-)
 
 
 def policy(shelf: int = SHELF, shown: int = SHOWN, fee: int = FEE, style: str = "best") -> str:
