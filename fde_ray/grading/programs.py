@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
 from fde_ray.cases.programs import (
@@ -53,15 +53,14 @@ async def answered(
     SandboxError.
     """
     own, folder = _made(scratch / "program"), _made(scratch / "answers")
-    fits = await asyncio.to_thread(_copied, submission, own, max_bytes)
-    is_there = (own / program.entry).is_file()
-    answers = Answers(folder, program.entry if is_there or not fits else None)
-    if is_there or not fits:
+    files = await asyncio.to_thread(_program_files, submission)
+    is_there = os.fsencode(program.entry) in files
+    answers = Answers(folder, program.entry if is_there else None)
+    if is_there:
+        fits = await asyncio.to_thread(_copied, files, own, max_bytes)
         for instance in await asyncio.to_thread(read_instances, sealed):
-            run, output = (
-                await _run(sandbox, program, own, instance) if fits else (NOT_STARTED, b"")
-            )
-            answers.add(instance.name, run, output)
+            ended = await _run(sandbox, program, own, instance) if fits else (NOT_STARTED, b"")
+            answers.add(instance.name, *ended)
     answers.close()
     return folder
 
@@ -107,22 +106,24 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _copied(submission: Path, own: Path, max_bytes: int) -> bool:
-    """Copy the plain files of a submission but the extractor's report; False when it is too large.
+def _program_files(submission: Path) -> dict[bytes, bytes]:
+    """Return name -> path of the plain files of a submission but the extractor's report.
 
     The report would tell one extractor's program from the other's.
     """
-    files = list(_program_files(submission))
-    if sum(os.path.getsize(path) for _, path in files) > max_bytes:
+    return {
+        relative: path
+        for relative, path in regular_files(submission)
+        if not set(relative.split(b"/")) & set(_NOT_PROGRAM)
+    }
+
+
+def _copied(files: Mapping[bytes, bytes], own: Path, max_bytes: int) -> bool:
+    """Copy the files to folder `own`; False, and no copy, when they are too large."""
+    if sum(os.path.getsize(path) for path in files.values()) > max_bytes:
         return False
-    for relative, path in files:
+    for relative, path in files.items():
         target = os.path.join(os.fsencode(own), relative)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         shutil.copyfile(path, target)
     return True
-
-
-def _program_files(submission: Path) -> Iterator[tuple[bytes, bytes]]:
-    for relative, path in regular_files(submission):
-        if not set(relative.split(b"/")) & set(_NOT_PROGRAM):
-            yield relative, path

@@ -171,7 +171,16 @@ async def test_run_that_the_sandbox_lost_is_ours(case: ScoringCase, tmp_path: Pa
     assert sandbox.judged == {}
 
 
-@pytest.mark.parametrize("files", [{}, {"other.py": b"print(1)"}, {f"deep/{ENTRY}": b"print(1)"}])
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        {"other.py": b"print(1)"},
+        {f"deep/{ENTRY}": b"print(1)"},
+        {"other.bin": bytes((1 << 20) + 1)},
+    ],
+    ids=["nothing", "another name", "another folder", "too much of another"],
+)
 async def test_nothing_is_run_without_the_entry_file(
     case: ScoringCase, tmp_path: Path, files: dict[str, bytes]
 ) -> None:
