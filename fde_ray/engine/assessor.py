@@ -17,6 +17,7 @@ from fde_ray.gateway.pauses import clock_totals
 from fde_ray.grading.judging import judge
 from fde_ray.grading.workspace import Unpacked, has_deliverable, unpack_parts
 from fde_ray.model.base import sha256_hex
+from fde_ray.model.boxes import BOX_ROLES
 from fde_ray.model.errors import RunFailure, shortened
 from fde_ray.model.failures import FAILURES, FailureKind, known_kind
 from fde_ray.model.grading import PointCoverage, Route
@@ -43,7 +44,7 @@ from .stages import Stages
 
 log = logging.getLogger(__name__)
 
-_OF_GRADES: tuple[AttemptRole, ...] = ("extract", "score")
+_OF_GRADES: tuple[AttemptRole, ...] = ("extract", *BOX_ROLES)
 NO_FILES = sha256_hex(b"")
 """Tree hash of an empty workspace."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import Awaitable, Callable
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from fde_ray.cases.package import load_cases
+from fde_ray.engine.controller import Controller
 from fde_ray.engine.runtime import Runtime
 from fde_ray.gateway.messages import JobReply
 from fde_ray.model.boxes import BoxResult
@@ -198,6 +200,31 @@ def test_boxes_of_programs_that_never_come_up_are_no_score(
             assert (run.phase, run.grade) == (Phase.QUARANTINED, GradeState.GRADE_MISSING)
             assert (run.score, run.failure) == (None, FailureKind.GRADER_SANDBOX.value)
             assert "no node has room" in (run.detail or "")
+            await nothing_is_left(runtime, stage)
+
+    played(main)
+
+
+def test_a_cancelled_sweep_leaves_no_box_of_programs(case_folder: Path, tmp_path: Path) -> None:
+    async def main() -> None:
+        runs = asyncio.Event()
+
+        async def hangs(stage: BoxStage, agent: BoxAgent) -> None:
+            if agent.session.role == "score":
+                await serves(stage, agent)
+            await agent.start()
+            await agent.taken()
+            runs.set()
+            await agent.sleep(3600)
+
+        stage = ExecStage(case_folder, hangs)
+        async with stage.boxed(tmp_path) as runtime:
+            names = await submitted(runtime, make_spec(cases=(CASE_ID,)))
+            working = asyncio.create_task(worked(runtime, names))
+            await asyncio.wait_for(runs.wait(), 600)
+            assert len(stage.boxes("exec")) == 1
+            await Controller(runtime).cancel(names[0])
+            await working
             await nothing_is_left(runtime, stage)
 
     played(main)
