@@ -94,7 +94,7 @@ def assembled(e: Evidence) -> RunResult:
         else None,
         cost=e.cost,
         budget=_budget(e),
-        deviations=active(facts_of(plan, e.routes)),
+        deviations=active(facts_of(plan, e.routes, executable=e.case.meta.program is not None)),
         versions=_versions(e),
     )
 

@@ -331,6 +331,15 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "`panel.time`, `panel.steps`",
     ),
     Deviation(
+        "programs_apart",
+        20,
+        SILENT,
+        "A delivered program runs in a sandbox of its own, on one hidden instance at a time; the "
+        "evaluator reads its answers. One that fails on an instance has no answer to it.",
+        "`[program]` of the case",
+        lambda f: f.executable,
+    ),
+    Deviation(
         "decision_rows",
         21,
         "A.9.4 (rows outside the graded set are dropped)",

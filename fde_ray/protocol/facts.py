@@ -44,11 +44,13 @@ class Facts(Record):
     evaluator_exception: str = "fault"
     unchecked_formats: bool = False
     """A route voted whose files our provenance checker cannot read."""
+    executable: bool = False
+    """What is delivered is a program."""
     complete_cases: bool = False
 
 
-def facts_of(plan: RunPlan, routes: Sequence[Route] = ()) -> Facts:
-    """Return the facts of one graded run."""
+def facts_of(plan: RunPlan, routes: Sequence[Route] = (), *, executable: bool = False) -> Facts:
+    """Return the facts of one graded run. executable: the kind of its case."""
     return Facts(
         has_questions=plan.condition.kind.has_questions,
         oracle=plan.condition.percent is not None,
@@ -68,6 +70,7 @@ def facts_of(plan: RunPlan, routes: Sequence[Route] = ()) -> Facts:
         unchecked_formats=any(
             r.provenance is not None and r.provenance.verdict == "unchecked" for r in routes
         ),
+        executable=executable,
     )
 
 

@@ -52,6 +52,7 @@ def test_every_rule_with_a_choice_of_ours_has_a_row() -> None:
         ("all_routes", {"all_routes": True}),
         ("passthrough", {"passthrough": True}),
         ("unchecked_formats", {"unchecked_formats": True}),
+        ("programs_apart", {"executable": True}),
         ("complete_cases", {"complete_cases": True}),
     ],
 )

@@ -89,3 +89,7 @@ def test_another_panel_order_is_another_panel() -> None:
 def test_rule_22_an_unchecked_route_is_told() -> None:
     route = make_route(0, provenance=UNCHECKED)
     assert facts_of(paper_plan(), [route]) == Facts(unchecked_formats=True)
+
+
+def test_the_kind_of_the_case_is_told() -> None:
+    assert facts_of(paper_plan(), executable=True) == Facts(executable=True)
