@@ -29,7 +29,8 @@ from fde_ray.sandbox.records import SandboxFacts
 from fde_ray.scaffolds import scaffold
 from fde_ray.store.runs import AttemptRole, AttemptRow, Epoch, Gradable, GradeRow
 
-from .box_keeping import Box, BoxKeeper
+from .box_keeping import BoxKeeper
+from .box_presence import Boxes, NoBox
 from .chronicle import Chronicle
 from .conversation import Conversation, bill_for
 from .marks import Marks
@@ -123,12 +124,15 @@ class Assessor:
             await self._sessions.close(attempt, solve_end=attempt.solve_end or SolveEnd.AGENT_ERROR)
         state = dialogue.replay(self._conversation.config(plan), known.events)
         graded = await self._unpacked(plan, attempt, state, folder)
-        async with self._boxes.during(plan) as box:
-            routes, chosen = await self._scored(graded, stages, box)
+        try:
+            async with self._boxes.during(plan) as boxes:
+                routes, chosen = await self._scored(graded, stages, boxes)
+        except NoBox as missing:
+            return not await self._retried(plan, known.grade, missing.kind, missing.detail, stages)
         # Nobody comes back to it once the run is done: a driver that dies then would leave it.
         await _cleared(folder)
         if chosen.grade is GradeState.GRADE_MISSING:
-            return not await self._retried(plan, known.grade, routes, chosen, stages)
+            return not await self._retried(plan, known.grade, *_fault(routes, chosen), stages)
         if plan.condition.kind.has_questions:
             await stages.enter(Phase.JUDGING)
         verdicts = await self._covered(plan, attempt, state, stages)
@@ -170,7 +174,7 @@ class Assessor:
         )
 
     async def _scored(
-        self, graded: Graded, stages: Stages, box: Box
+        self, graded: Graded, stages: Stages, boxes: Boxes
     ) -> tuple[tuple[Route, ...], votes.Chosen]:
         """Run routes until the panel stops; nothing delivered needs none."""
         if graded.is_empty:
@@ -184,7 +188,7 @@ class Assessor:
             if passed is not None:
                 routes = await stages.add_route(passed)
         while (number := votes.next_route(routes, panel.panel_stop, len(panel.models))) is not None:
-            await box.up()
+            await boxes.up()
             await self._routes.run(graded, number, stages.add_route)
             routes = await stages.routes()
         await stages.enter(Phase.SCORING)
@@ -275,15 +279,12 @@ class Assessor:
         self,
         plan: RunPlan,
         row: GradeRow,
-        routes: Sequence[Route],
-        chosen: votes.Chosen,
+        kind: FailureKind,
+        said: str,
         stages: Stages,
     ) -> bool:
         """Forget what was at fault while the policy allows another try, else give up."""
-        tries, kind = row.tries + 1, chosen.outcome or FailureKind.EXTRACTOR_ERROR
-        said = next(
-            (r.detail for r in routes if r.failure is kind and r.detail), FAILURES[kind].text
-        )
+        tries = row.tries + 1
         detail = shortened(f"grading try {tries}: {said}")
         again = FAILURES[kind].retried and tries < self._runtime.profile.attempts
         log.warning(
@@ -316,6 +317,13 @@ async def _cleared(folder: Path) -> None:
     """A workspace may hold a million files: others go on meanwhile."""
     if os.path.lexists(folder):  # noqa: ASYNC240 - one look costs less than a thread
         await asyncio.to_thread(shutil.rmtree, folder)
+
+
+def _fault(routes: Sequence[Route], chosen: votes.Chosen) -> tuple[FailureKind, str]:
+    """Return why a grade is missing, and what was said of it."""
+    kind = chosen.outcome or FailureKind.EXTRACTOR_ERROR
+    said = (route.detail for route in routes if route.failure is kind and route.detail)
+    return kind, next(said, FAILURES[kind].text)
 
 
 def _note(attempt: AttemptRow) -> AttemptNote:

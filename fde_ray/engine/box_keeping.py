@@ -37,6 +37,8 @@ from fde_ray.model.states import Channel, SolveEnd
 from fde_ray.store.objects import layout
 from fde_ray.store.runs import AttemptRow, Epoch, woken
 
+from .box_presence import Box, Boxes
+from .patience import wait_before_start
 from .patrol import Patrol
 from .runtime import Runtime
 from .sessions import FORGOTTEN_S, Loss, SessionHost
@@ -53,34 +55,6 @@ PROCESSES = 256
 RETRY_S = 5.0
 KILLED = -9
 _OF_AGENTS = (FailureKind.AGENT_ERROR, FailureKind.AGENT_RESOURCE)
-
-
-class Box:
-    """A grade's box as whoever grades sees it."""
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-        self._is_there = asyncio.Event()
-        self.is_wanted = False
-
-    async def up(self) -> None:
-        """Return once the box is there, or could not be had: the next program is told why.
-
-        An extractor whose verifications wait for a node would use up its own time.
-        """
-        if not self._is_there.is_set():
-            self.is_wanted = True
-            self._wake()
-            await self._is_there.wait()
-
-    def came(self) -> None:
-        self.is_wanted = False
-        self._is_there.set()
-
-    def went(self) -> None:
-        """It is gone, or did not come: nobody waits for this one any more."""
-        self.came()
-        self._is_there.clear()
 
 
 class _Line(NamedTuple):
@@ -103,23 +77,18 @@ class BoxKeeper:
         self._sessions = SessionHost(runtime, epoch)
 
     @asynccontextmanager
-    async def during(self, plan: RunPlan) -> AsyncIterator[Box]:
-        """Have boxes for the grade's programs inside the block, where they run in pods; the one
-        that is yielded is for what grades.
+    async def during(self, plan: RunPlan) -> AsyncIterator[Boxes]:
+        """Have boxes for the grade's programs inside the block, where they run in pods.
 
         A driver that is stopped leaves its boxes to the next one.
         """
         lines = self._lines(plan)
-        scoring = next((line.box for line in lines if line.role == "score"), None)
-        if scoring is None:
-            scoring = Box(lambda: None)
-            scoring.came()
         keeping = [
             asyncio.create_task(self._keep(line), name=f"boxes of {line.name}") for line in lines
         ]
         try:
             try:
-                yield scoring
+                yield Boxes(tuple(line.box for line in lines))
             finally:
                 for task in keeping:
                     task.cancel()
@@ -141,7 +110,10 @@ class BoxKeeper:
         def wake(role: BoxRole) -> Callable[[], None]:
             return lambda: self._store.changed.notify([("jobs", box_line(owner, role))])
 
-        return [_Line(plan, role, made, Box(wake(role))) for role in roles if made is not None]
+        attempts = self._runtime.profile.attempts
+        return [
+            _Line(plan, role, made, Box(wake(role), attempts)) for role in roles if made is not None
+        ]
 
     async def refuse(self, session: AttemptRow, detail: str) -> None:
         """Answer those who wait for a box that was ended with its grade."""
@@ -177,12 +149,14 @@ class BoxKeeper:
         except Exception:
             log.exception("box_keeper_broke", extra={"line": line.name})
         finally:
-            line.box.came()  # nobody waits for what nobody brings
+            line.box.over("nobody keeps a box for it any more")
 
     async def _step(self, line: _Line, news: asyncio.Event) -> None:
         try:
             if line.box.is_wanted or await self._has_jobs(line):
                 await self._serve(line)
+                if line.box.is_wanted:
+                    await self._runtime.clock.sleep(wait_before_start(line.box.misses))
             else:
                 await woken(news, FORGOTTEN_S)
         except (StoreError, SandboxError) as error:
@@ -211,6 +185,7 @@ class BoxKeeper:
             except SandboxError as error:
                 await self._close(row, Loss(error.kind, error.detail))
                 await self._store.refuse_jobs(line.name, row.subject, _lost(error.detail))
+                line.box.missed(error.detail)
                 return
             line.box.came()
             await self._watched(await self._store.session(row.subject), line)

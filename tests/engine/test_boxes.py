@@ -191,6 +191,8 @@ def test_boxes_that_never_come_up_are_no_score(tmp_path: Path) -> None:
             assert (run.phase, run.grade) == (Phase.QUARANTINED, GradeState.GRADE_MISSING)
             assert (run.score, run.failure) == (None, FailureKind.GRADER_SANDBOX.value)
             assert "no node has room" in (run.detail or "")
+            assert stage.started_of("extract") == [], "none is paid for what nobody can score"
+            assert len(await runtime.store.attempts_of(run.run_id, "score")) == 2 * 2
             await nothing_is_left(runtime, stage)
 
     played(main)
@@ -210,6 +212,33 @@ def test_a_box_that_starts_at_the_second_try_is_enough(tmp_path: Path) -> None:
         async with boxed(tmp_path, SecondTry()) as runtime:
             run = await only_run(runtime)
             assert (run.grade, run.score) == (GradeState.SCORED, 0.5)
+            grade = await runtime.store.grade(run.run_id, run.grade_id)
+            assert grade.tries == 0, "the first try of the grade waited for it"
+
+    played(main)
+
+
+def test_a_box_that_is_lost_for_good_costs_no_further_extractor(tmp_path: Path) -> None:
+    class Once(BoxStage):
+        async def start(self, session: Any) -> Handle:
+            if session.role == "score" and not session.subject.endswith("score.1"):
+                raise SandboxError("no node has room", FailureKind.UNSCHEDULABLE)
+            return await super().start(session)
+
+    async def box(stage: BoxStage, agent: BoxAgent) -> None:
+        await agent.start()
+        await agent.taken()
+
+    async def main() -> None:
+        stage = Once(box=box)
+        async with boxed(tmp_path, stage, attempts=2) as runtime:
+            run = await only_run(runtime)
+            assert (run.grade, run.failure) == (
+                GradeState.GRADE_MISSING,
+                FailureKind.GRADER_SANDBOX.value,
+            )
+            assert len(stage.started_of("extract")) == 1
+            await nothing_is_left(runtime, stage)
 
     played(main)
 

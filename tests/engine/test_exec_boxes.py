@@ -200,6 +200,7 @@ def test_boxes_of_programs_that_never_come_up_are_no_score(
             assert (run.phase, run.grade) == (Phase.QUARANTINED, GradeState.GRADE_MISSING)
             assert (run.score, run.failure) == (None, FailureKind.GRADER_SANDBOX.value)
             assert "no node has room" in (run.detail or "")
+            assert stage.started_of("extract") == []
             await nothing_is_left(runtime, stage)
 
     played(main)
