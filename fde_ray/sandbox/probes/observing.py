@@ -1,10 +1,11 @@
-"""Looks from the node for what attempts leave outside of their pods: mounts and processes."""
+"""Looks from the node for what attempts leave outside of their pods, and what its kernel notes."""
 
 from __future__ import annotations
 
 import ctypes
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -13,17 +14,28 @@ _EVERY_S = 0.4
 _LOG_BYTES = 1 << 20
 
 
+def kernel_log() -> str:
+    """Return the end of the node's kernel log; empty when it may not be read."""
+    buffer = ctypes.create_string_buffer(_LOG_BYTES)
+    size = ctypes.CDLL(None).klogctl(3, buffer, _LOG_BYTES)
+    return buffer.raw[: max(size, 0)].decode("utf-8", "replace")
+
+
 class TraceObserver:
     """Collects, while it is open, every nonce that names a process or a mount of this machine.
 
-    A thread of its own: it must look on while others wait. Call it only where the node's processes
-    are to be seen, which `node_pid` stands for.
+    And every line of the kernel's log, whose ring may forget it within minutes. A thread of its
+    own: it must look on while others wait. Call it only where the node's processes are to be seen,
+    which `node_pid` stands for.
     """
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        self._proc = proc
+    def __init__(
+        self, proc: Path = Path("/proc"), read_log: Callable[[], str] = kernel_log
+    ) -> None:
+        self._proc, self._read_log = proc, read_log
         self._over = threading.Event()
         self._seen: set[str] = set()
+        self._lines: dict[str, None] = {}
         self._thread = threading.Thread(target=self._look, name="traces", daemon=True)
 
     def __enter__(self) -> Self:
@@ -38,16 +50,15 @@ class TraceObserver:
     def seen(self) -> frozenset[str]:
         return frozenset(self._seen)
 
+    @property
+    def log(self) -> str:
+        """Every line of the kernel's log until now; empty when it may not be read."""
+        return "\n".join([*self._lines, *self._read_log().splitlines()])
+
     def _look(self) -> None:
         while not self._over.wait(_EVERY_S):
             self._seen |= traces(self._proc)
-
-
-def kernel_log() -> str:
-    """Return the end of the node's kernel log; empty when it may not be read."""
-    buffer = ctypes.create_string_buffer(_LOG_BYTES)
-    size = ctypes.CDLL(None).klogctl(3, buffer, _LOG_BYTES)
-    return buffer.raw[: max(size, 0)].decode("utf-8", "replace")
+            self._lines.update(dict.fromkeys(self._read_log().splitlines()))
 
 
 def traces(proc: Path) -> set[str]:

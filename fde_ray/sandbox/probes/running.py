@@ -30,7 +30,7 @@ from .catalogue.resources import SHIM_MEMORY
 from .cluster import Cluster
 from .decoys import Decoys
 from .judging import finding
-from .observing import TraceObserver, kernel_log
+from .observing import TraceObserver
 from .plane import ProvenPlane, proven_plane
 from .planning import Errand, errands
 from .records import Attempt, Check, Finding, Group
@@ -169,7 +169,7 @@ class Suite:
             namespace=site.profile.namespace,
             packets=None if decoys is None else decoys.seen(),
             traces=None if tracer is None else tracer.seen,
-            log=None if tracer is None else kernel_log(),
+            log=None if tracer is None else tracer.log,
             plane=None if plane is None else await plane.view(),
             beats=[float(line["at"]) for line in lines if line.get("kind") == "beat"],
         )

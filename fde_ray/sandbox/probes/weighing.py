@@ -41,7 +41,7 @@ class Around(NamedTuple):
     packets: frozenset[str] | None
     traces: frozenset[str] | None
     log: str | None
-    """The node's kernel log."""
+    """What the node's kernel noted meanwhile, and some time before."""
     plane: Object | None
     """What the run-plane wrote down (`gateway.proving.View`), and `subject`, whose pod it was."""
     beats: Sequence[float]
@@ -167,8 +167,8 @@ def _guests_log(attempt: Attempt, said: Said, heard: Mapping[str, Heard], around
 
 
 def _is_of(lines: str, log: str) -> bool:
-    """Whether a whole line of the one is in the other."""
-    return any(line.strip() and line.strip() in log for line in lines.split(" | ")[1:-1])
+    """Whether the beginning of a line of the one is in the other."""
+    return any(line.strip() and line.strip() in log for line in lines.split(" | "))
 
 
 # --- pods, nodes and neighbours

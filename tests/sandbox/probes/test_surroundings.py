@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from fde_ray.sandbox.probes.building import nonce_of
 from fde_ray.sandbox.probes.cluster import json_lines, path_of
 from fde_ray.sandbox.probes.decoys import MACHINES, link_commands
 from fde_ray.sandbox.probes.judging import judged
-from fde_ray.sandbox.probes.observing import traces
+from fde_ray.sandbox.probes.observing import TraceObserver, traces
 from fde_ray.sandbox.probes.records import Control, Group, Verdict
 from fde_ray.sandbox.probes.weighing import facts_of
 from tests.sandbox.probes.builders import line, make_around, make_attempt, make_heard
@@ -63,6 +64,21 @@ def test_traces_are_names_of_processes_links_and_sources_of_mounts(tmp_path: Pat
     (tmp_path / "9" / "comm").unlink()
     (tmp_path / "self").mkdir()
     assert traces(tmp_path) == {"fdeprobe0a1b2c", "fdeprobeffffff", "fdeprobe777777"}
+
+
+def test_lines_that_the_kernels_ring_forgets_are_kept(tmp_path: Path) -> None:
+    rings = ["<6>[1] first\n<6>[2] second\n", "<6>[2] second\n<6>[3] third\n"]
+    was_read = threading.Event()
+
+    def ring() -> str:
+        if len(rings) > 1:
+            return rings.pop(0)
+        was_read.set()
+        return rings[0]
+
+    with TraceObserver(tmp_path, ring) as observer:
+        assert was_read.wait(20)
+    assert set(observer.log.splitlines()) == {"<6>[1] first", "<6>[2] second", "<6>[3] third"}
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)

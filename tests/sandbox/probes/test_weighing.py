@@ -8,6 +8,7 @@ import pytest
 
 from fde_ray.sandbox.probes.building import nonce_of
 from fde_ray.sandbox.probes.judging import judged
+from fde_ray.sandbox.probes.programs import harness, kernel
 from fde_ray.sandbox.probes.records import Check, Control, Group, Verdict
 from fde_ray.sandbox.probes.weighing import facts_of
 from tests.sandbox.probes.builders import line, make_around, make_attempt, make_heard, make_pod
@@ -77,10 +78,34 @@ def test_a_kernels_log_is_confined_only_if_it_is_not_the_nodes(
 ) -> None:
     attempt = make_attempt(watched="log", expected=Verdict.CONFINED)
     heard = {
-        HOST: make_heard(line("done", "cut | <4>[1] guest line | cut")),
-        CONTROL: make_heard(line("done", "cut | <4>[2] second line | cut")),
+        HOST: make_heard(line("done", "<4>[0] before | <4>[1] guest line")),
+        CONTROL: make_heard(line("done", "<4>[2] second line")),
     }
     assert verdict(attempt, heard, log=log)[0] == expected
+
+
+FIRST, LONG = "<6>[1.000001] first", f"<6>[2.000001] oom-kill: {'x' * 400}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        pytest.param([FIRST, LONG], LONG[:90], id="one that is long"),
+        pytest.param([FIRST, *[LONG] * 4], " | ".join([LONG[:90]] * 3), id="several of them"),
+        pytest.param([FIRST], "", id="one that may be cut"),
+        pytest.param([], "", id="none"),
+    ],
+)
+def test_the_last_lines_of_a_kernels_log_are_told_however_long_they_are(
+    monkeypatch: pytest.MonkeyPatch, lines: list[str], said: str
+) -> None:
+    def call(name: str, kind: int, buffer: Any, size: int) -> int:
+        data = "".join(f"{each}\n" for each in lines).encode()[-size:]
+        buffer[: len(data)] = data
+        return len(data)
+
+    monkeypatch.setattr(kernel, "call", call)
+    assert harness.outcome_of(kernel.kernel_log, {}) == ("done", said)
 
 
 GREEDY = make_attempt(

@@ -11,6 +11,9 @@ import time
 
 from .syscalls import IS_ARM, Job, call
 
+_LOG_BYTES = 8192
+_LINES, _LINE_CHARS = 3, 90
+
 
 def load_module(_: Job) -> str:
     """Offer the kernel a module that is none: EPERM says no, ENOEXEC would say: I looked at it."""
@@ -94,9 +97,11 @@ def io_ports(_: Job) -> str:
 
 
 def kernel_log(_: Job) -> str:
-    buffer = ctypes.create_string_buffer(256)
-    size = call("syslog", 3, buffer, 256)
-    return buffer.raw[:size].decode("ascii", "replace").replace("\n", " | ")
+    """Return the beginnings of the last lines, of which one may fill a screen; the first is cut."""
+    buffer = ctypes.create_string_buffer(_LOG_BYTES)
+    size = call("syslog", 3, buffer, _LOG_BYTES)
+    lines = buffer.raw[:size].decode("ascii", "replace").splitlines()[1:]
+    return " | ".join(line[:_LINE_CHARS] for line in lines[-_LINES:])
 
 
 def kernel_addresses(_: Job) -> str:
