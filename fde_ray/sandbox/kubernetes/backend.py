@@ -107,10 +107,9 @@ class KubernetesSandbox:
 
     async def over(self, handles: Sequence[Handle]) -> frozenset[str]:
         """Return the subjects of those sessions that run no more; asks the cache alone."""
-        now = self._clock.now()
-        return frozenset(
-            one.subject for one in handles if isinstance(one, PodHandle) and self._is_over(one, now)
-        )
+        now, calm = self._clock.now(), self.watch.cache.calm
+        doubted = [one for one in handles if isinstance(one, PodHandle) and one.uid not in calm]
+        return frozenset(one.subject for one in doubted if self._is_over(one, now))
 
     async def outcome(self, handle: Handle) -> Outcome:
         """Return how a session ended, by its pod's own account or the last seen of it."""

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from .ends import is_calm
 from .views import PodView
 
 MOST_GONE = 20_000
@@ -27,6 +28,8 @@ class PodCache:
         self._by_subject: dict[str, str] = {}
         self._gone: OrderedDict[str, Gone] = OrderedDict()
         self._shards: frozenset[int] = frozenset()
+        self.calm: set[str] = set()
+        """UIDs of the pods that need no look: thousands are asked for every few seconds."""
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -81,6 +84,7 @@ class PodCache:
         if known is not None and known.uid != view.uid:
             self._drop(known, now)
         self._pods[view.name] = view
+        (self.calm.add if is_calm(view) else self.calm.discard)(view.uid)
         if view.subject:
             self._by_subject[view.subject] = view.name
         return True
@@ -98,7 +102,9 @@ class PodCache:
             self._gone.popitem(last=False)
 
     def _forget(self, view: PodView) -> None:
-        self._pods.pop(view.name, None)
+        known = self._pods.pop(view.name, None)
+        if known is not None:
+            self.calm.discard(known.uid)
         if self._by_subject.get(view.subject) == view.name:
             del self._by_subject[view.subject]
 

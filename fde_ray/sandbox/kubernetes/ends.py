@@ -74,6 +74,15 @@ def is_over(pod: PodView, now: float) -> bool:
     return is_stuck(pod, now) or any(map(_is_restarted, pod.containers))
 
 
+def is_calm(pod: PodView) -> bool:
+    """Whether the session is not over, and only news of its pod can make it so: time cannot."""
+    if pod.phase in ("Succeeded", "Failed") or pod.reason == "NodeLost":
+        return False
+    shim = pod.shim
+    has_ended = shim is not None and shim.state == "terminated"
+    return not has_ended and pod.deleting_at is None and not any(map(_is_restarted, pod.containers))
+
+
 def _has_said_why(pod: PodView) -> bool:
     words = shim_words(pod)
     return words.get("phase") in ("ended", "stopped") or bool(words.get("failure"))

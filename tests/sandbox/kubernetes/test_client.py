@@ -173,6 +173,21 @@ def test_cache_forgets_shards_without_calling_their_pods_gone() -> None:
     assert (cache.covers(1), cache.covers(2)) == (True, False)
 
 
+def test_cache_knows_which_pods_need_no_look() -> None:
+    cache = PodCache()
+    cache.listed([pod("a", "5", "u1"), pod("b", "6", "u2", shard="2")], ALL, "9", 0.0)
+    assert cache.calm == {"u1", "u2"}
+    cache.seen(pod("a", "10", "u1", phase="Failed"), 1.0)
+    assert cache.calm == {"u2"}
+    cache.seen(pod("a", "11", "u3"), 2.0)
+    assert cache.calm == {"u2", "u3"}
+    cache.seen(pod("a", "9", "u1"), 2.0)
+    assert cache.calm == {"u2", "u3"}, "news of before it went"
+    cache.dropped(pod("a", "12", "u3"), 3.0)
+    cache.listed([], frozenset({1}), "20", 4.0)
+    assert cache.calm == set()
+
+
 def test_cache_passes_a_name_from_one_pod_to_the_next() -> None:
     cache = PodCache()
     cache.seen(pod("a", "5", "u1"), 0.0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fde_ray.model.failures import FailureKind as F
-from fde_ray.sandbox.kubernetes.ends import agent_end, is_over, outcome_of, start_trouble
+from fde_ray.sandbox.kubernetes.ends import agent_end, is_calm, is_over, outcome_of, start_trouble
 from fde_ray.sandbox.kubernetes.views import PodView, pod_view
 from tests.sandbox.kubernetes.fake_api_server import container, ended, stamp
 
@@ -254,3 +254,37 @@ def test_what_keeps_a_pod_waiting_is_told() -> None:
         "ErrImagePull: no such host",
     )
     assert start_trouble(pod(containerStatuses=broken)).kind is F.SANDBOX_START
+
+
+CALM: dict[str, tuple[PodView, bool]] = {
+    "runs": (view(phase="Running", containerStatuses=RUNS), True),
+    "waits": (view(phase="Pending"), True),
+    "its agent has ended": (
+        view(phase="Running", containerStatuses=[RUNS[0], ended("agent", 1, "Error")]),
+        True,
+    ),
+    "somebody deletes it": (view(deleted_s_ago=0, phase="Running", containerStatuses=RUNS), False),
+    "its shim has ended": (
+        view(phase="Running", containerStatuses=[ended("shim", 137), RUNS[1]]),
+        False,
+    ),
+    "a container runs again": (
+        view(phase="Running", containerStatuses=[RUNS[0], container("agent", 1, running={})]),
+        False,
+    ),
+    "its node is lost": (view(phase="Running", reason="NodeLost", containerStatuses=RUNS), False),
+    "has failed": (failed(), False),
+}
+
+
+@pytest.mark.parametrize("name", CALM)
+def test_pod_is_calm_as_long_as_only_news_can_end_it(name: str) -> None:
+    pod, calm = CALM[name]
+    assert is_calm(pod) is calm
+
+
+@pytest.mark.parametrize("pod", [*(pod for pod, _ in (*CALM.values(), *ENDS.values()))])
+def test_time_alone_ends_no_calm_pod(pod: PodView) -> None:
+    if is_calm(pod):
+        assert not is_over(pod, NOW)
+        assert not is_over(pod, NOW + 1e9)
