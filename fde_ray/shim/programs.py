@@ -16,12 +16,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from .boxes import ENV_PYTHON, HOME
+from .boxes import ENV_PYTHON
+from .leftovers import FILES, FOLDERS, SystemV, cleared
 from .pod_staging import PYTHON
-from .staging import remove_tree
-from .walls import memory_bytes, oom_kills, set_limits
+from .walls import memory_bytes, oom_kills, set_limits, task_count
 
-SCRATCH = (HOME, "/tmp", "/dev/shm")  # noqa: S108  (of the container alone)
 WATCH_S = 0.1
 DRAIN_S = 2.0
 """For output of a program that has ended: whatever it left behind is dead."""
@@ -29,17 +28,24 @@ KILL_S = 30.0
 REAPED_AT_ONCE = 1000
 """A program whose children end faster than that does not escape its limits."""
 NOT_FOUND, NOT_RUN, NOT_CLEAN = 127, 126, 70
+TASKS = 256
+"""Processes and threads of one program, as in a sandbox of one machine (`Once.processes`). Without
+an end to them a program could take the pod's node along."""
+_TOO_MANY = f"more than {TASKS} processes and threads".encode()
 _READ = 64 << 10
 
 
 class Programs:
     """is_alone: we are PID 1, and every other process of the container is a program's.
 
-    scratch: folders that are emptied after each.
+    scratch, files: what is emptied after each.
     """
 
-    def __init__(self, *, is_alone: bool, scratch: Sequence[str] = SCRATCH) -> None:
-        self._is_alone, self._scratch = is_alone, scratch
+    def __init__(
+        self, *, is_alone: bool, scratch: Sequence[str] = FOLDERS, files: Sequence[str] = FILES
+    ) -> None:
+        self._is_alone, self._scratch, self._files = is_alone, scratch, files
+        self._system_v: SystemV | None = None
 
     def run(self, job: dict[str, Any]) -> dict[str, Any]:
         """Return how a program ended, in the words of `model.boxes.BoxResult`."""
@@ -61,7 +67,9 @@ class Programs:
             reason = "memory"
         ended = process.returncode if reason == "exit" else None
         took = time.monotonic() - began
-        self._empty()
+        self._clear()
+        if reason == "tasks":
+            return _result("exit", -signal.SIGKILL, output.kept["out"], _TOO_MANY, took)
         return _result(reason, ended, output.kept["out"], output.kept["err"], took)
 
     def _watched(
@@ -79,6 +87,8 @@ class Programs:
                 return "timeout"
             if self._memory(process) > most:
                 return "memory"
+            if self._is_alone and task_count() - 1 > TASKS:
+                return "tasks"
 
     def _memory(self, process: subprocess.Popen[bytes]) -> int:
         if self._is_alone:
@@ -120,12 +130,14 @@ class Programs:
                 if pid == 0:
                     time.sleep(0.002)
 
-    def _empty(self) -> None:
-        for folder in self._scratch:
-            with contextlib.suppress(OSError), os.scandir(folder) as entries:
-                for entry in list(entries):
-                    with contextlib.suppress(OSError):
-                        _remove(entry)
+    def _clear(self) -> None:
+        is_clear = cleared(self._scratch, self._files)
+        if not self._is_alone:
+            return
+        self._system_v = self._system_v or SystemV()
+        if not (self._system_v.clear() and is_clear):
+            # What cannot be removed must not meet the next program either.
+            os._exit(NOT_CLEAN)
 
 
 def _started(job: dict[str, Any]) -> subprocess.Popen[bytes]:
@@ -215,19 +227,6 @@ def _resident(pid: int) -> int:
     with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/statm", "rb") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
-
-
-def _remove(entry: os.DirEntry[str]) -> None:
-    if not entry.is_dir(follow_symlinks=False):
-        os.unlink(entry.path)
-        return
-    # Each is opened before it is looked into.
-    os.chmod(entry.path, 0o700)
-    for folder, below, _ in os.walk(entry.path):
-        for path in (os.path.join(folder, name) for name in below):
-            if not os.path.islink(path):
-                os.chmod(path, 0o700)
-    remove_tree(entry.path)
 
 
 def _result(

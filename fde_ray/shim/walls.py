@@ -15,6 +15,7 @@ NEAR = 0.9
 _PAGE, _TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 _TIMES = (11, 12, 13, 14)
 """Of /proc/<pid>/stat behind the name: own time, and that of collected children."""
+_THREADS = 17
 _OOM_FILES = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 """Of our own control group, version 2 and 1, where a runtime shows it."""
 
@@ -57,18 +58,27 @@ def memory_bytes() -> int:
     return total
 
 
+def task_count() -> int:
+    """Return how many processes and threads we can see, ourselves included."""
+    return sum(_stat_fields(name, (_THREADS,))[0] for name in _processes())
+
+
 def usage_message() -> dict[str, Any]:
     """Return what all processes we can see have used, as PID 1 tells its shim.
 
     Those that ended have left their time to whoever collected them.
     """
-    ticks = 0
-    for name in _processes():
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            with open(f"/proc/{name}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-            ticks += sum(int(fields[place]) for place in _TIMES)
+    ticks = sum(sum(_stat_fields(name, _TIMES)) for name in _processes())
     return {"type": "usage", "cpu_s": ticks / _TICKS, "rss_bytes": memory_bytes()}
+
+
+def _stat_fields(name: str, places: tuple[int, ...]) -> list[int]:
+    """Return fields of /proc/<pid>/stat behind the name; zeros of a process that is gone."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        with open(f"/proc/{name}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return [int(fields[place]) for place in places]
+    return [0] * len(places)
 
 
 def oom_kills() -> int:

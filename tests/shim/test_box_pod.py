@@ -20,6 +20,11 @@ from tests.shim.loopback_pod import LoopbackPod, TcpPlane, until
 
 pytestmark = pytest.mark.sandbox
 GRADER = "/grader"
+THREADS = """
+import threading, time
+threading.stack_size(32768)
+for _ in range(300): threading.Thread(target=time.sleep, args=(60,)).start()
+"""
 FORKS = "import os, time\nfor _ in range(6): os.fork()\ntime.sleep(60)"
 
 
@@ -215,12 +220,67 @@ def test_nothing_of_a_program_is_left_for_the_next_one(pod: LoopbackPod, plane: 
     assert plane.said(1) == "[] [] [] [1]\n"
 
 
+KEEPING = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+made = [libc.shmget(77, 4096, 0o1600), libc.semget(77, 1, 0o1600), libc.msgget(77, 0o1600)]
+ctypes.memmove(libc.shmat(made[0], None, 0), b"the instance", 12)
+libc.shmctl(made[0], 1, ctypes.create_string_buffer(200))
+for place in ("/tmp", "/home/agent", "/dev/shm"):
+    try: os.setxattr(place, "user.kept", b"the instance")
+    except OSError: pass
+print(min(made) >= 0, any(os.listxattr(p) for p in ("/tmp", "/home/agent", "/dev/shm")))
+"""
+LOOKING = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+print(libc.shmget(77, 0, 0), libc.semget(77, 0, 0), libc.msgget(77, 0))
+print([name for p in ("/tmp", "/home/agent", "/dev/shm") for name in os.listxattr(p)])
+"""
+
+
+def test_no_object_of_the_kernel_tells_the_next_program_of_the_last(
+    pod: LoopbackPod, plane: BoxPlane
+) -> None:
+    plane.jobs = [python(KEEPING), python(LOOKING), python(KEEPING), python(LOOKING)]
+    served(pod)
+    for number in (0, 2):
+        assert plane.said(number) == "True True\n"
+        assert plane.said(number + 1) == "-1 -1 -1\n[]\n"
+
+
+LOCKED_DEEP = """
+import os
+os.chdir("/tmp")
+for _ in range(20):
+    os.mkdir("d" * 250)
+    os.chdir("d" * 250)
+os.mkdir("locked")
+open("locked/kept", "w").write("the instance")
+os.chmod("locked", 0)
+print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("role", ["exec"])
+def test_what_cannot_be_removed_ends_the_box_and_meets_no_other_program(
+    pod: LoopbackPod, plane: BoxPlane
+) -> None:
+    plane.jobs = [python(LOCKED_DEEP), python("print('the next one')")]
+    with pod.running():
+        assert pod.wait() == 1
+    assert plane.results == []
+    assert pod.last_word()["failure"] == "agent_error"
+
+
 ENDS: dict[str, tuple[str, dict[str, Any], tuple[str, int | None]]] = {
     "exit": ("import sys; sys.exit(3)", {}, ("exit", 3)),
     "signal": ("import os; os.kill(os.getpid(), 11)", {}, ("exit", -11)),
     "time": ("import time; time.sleep(60)", {"timeout_s": 0.5}, ("timeout", None)),
     "memory": ("import time; x = b'x' * (99 << 20); time.sleep(60)", {}, ("memory", None)),
     "output": ("while True: print('x' * 1000)", {}, ("output", None)),
+    "threads": (THREADS, {"memory_bytes": 4 << 30}, ("exit", -9)),
     "forks": (FORKS, {"timeout_s": 1.0, "memory_bytes": 4 << 30}, ("timeout", None)),
 }
 

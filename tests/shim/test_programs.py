@@ -35,8 +35,9 @@ def python(program: str, **changes: Any) -> dict[str, Any]:
     return job(sys.executable, "-I", "-S", "-c", program, **changes)
 
 
-def ran(wanted: dict[str, Any], *scratch: Path) -> dict[str, Any]:
-    result = Programs(is_alone=False, scratch=[str(path) for path in scratch]).run(wanted)
+def ran(wanted: dict[str, Any], *scratch: Path, files: tuple[Path, ...] = ()) -> dict[str, Any]:
+    folders, kept = [str(path) for path in scratch], [str(path) for path in files]
+    result = Programs(is_alone=False, scratch=folders, files=kept).run(wanted)
     for name in ("stdout", "stderr"):
         result[name] = base64.b64decode(result[name])
     return result
@@ -152,3 +153,12 @@ def test_the_best_python_is_the_image_s_own_where_there_is_no_other() -> None:
     best = ENV_PYTHON if os.path.exists(ENV_PYTHON) else PYTHON
     result = ran(job(ENV_PYTHON, "-I", "-S", "-c", "import sys; print(sys.executable)"))
     assert result["stdout"].decode().strip() == best
+
+
+def test_a_file_that_everybody_may_write_to_is_empty_again(tmp_path: Path) -> None:
+    log, missing = tmp_path / "termination-log", tmp_path / "missing"
+    log.touch()
+    wrote = f"open({str(log)!r}, 'w').write('the instance')"
+    assert ran(python(wrote), files=(log, missing))["exit_code"] == 0
+    assert log.read_bytes() == b""
+    assert not missing.exists()
