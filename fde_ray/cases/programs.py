@@ -72,13 +72,18 @@ def program_argv(python: str, folder: str, entry: str) -> tuple[str, ...]:
     return (python, "-B", "-s", f"{folder}/{entry}")
 
 
+def instance_names(sealed: Path) -> list[str]:
+    """Return the names of the hidden instances below a case's sealed folder, in order."""
+    return [name for name, _ in tree_files(sealed / INSTANCES)]
+
+
+def read_instance(sealed: Path, name: str) -> Instance:
+    return Instance(name, read_file(sealed / INSTANCES / name, max_bytes=MAX_KEPT_BYTES))
+
+
 def read_instances(sealed: Path) -> list[Instance]:
-    """Return the hidden instances below a case's sealed folder, by name."""
-    folder = sealed / INSTANCES
-    return [
-        Instance(name, read_file(folder / name, max_bytes=MAX_KEPT_BYTES))
-        for name, _ in tree_files(folder)
-    ]
+    """Return all hidden instances; together they may be large."""
+    return [read_instance(sealed, name) for name in instance_names(sealed)]
 
 
 def check_program(root: Path, meta: CaseMeta, schema: SubmissionSchema) -> None:

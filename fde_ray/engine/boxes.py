@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import hashlib
 import io
 import logging
 import os
@@ -17,8 +18,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from fde_ray.grading.workspace import regular_files
-from fde_ray.model.base import sha256_hex
+from fde_ray.grading.workspace import file_sha256, regular_files
 from fde_ray.model.boxes import (
     BOX_ROOT,
     MAX_KEPT_BYTES,
@@ -100,9 +100,11 @@ class BoxScorer:
             raise _no_box(f"a box has no folder at {at}")
         if (known := once.stored.get(at)) is not None:
             return BoxFolder(at=at, key=known.key, below=known.below)
-        data = await asyncio.to_thread(packed_folder, host)
-        key = layout.box_key(self._tenant, owner, sha256_hex(data))
-        await self._objects.create(key, data)
+        name = await asyncio.to_thread(folder_hash, host)
+        key = layout.box_key(self._tenant, owner, name)
+        # A program is run many times, and may be large.
+        if not await self._objects.exists(key):
+            await self._objects.create(key, await asyncio.to_thread(packed_folder, host))
         return BoxFolder(at=at, key=key)
 
     async def _answered(self, job_id: str, within_s: float) -> BoxResult:
@@ -149,15 +151,26 @@ def completed_of(result: BoxResult) -> Completed:
 
 def packed_folder(folder: Path) -> bytes:
     """Return the regular files of a folder as tar+gzip; equal contents give equal bytes."""
-    plain = io.BytesIO()
-    with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar:
+    packed = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1, mtime=0) as plain,
+        tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
         for name, path in _files(folder):
             info = tarfile.TarInfo(name)
-            facts = os.stat(path, follow_symlinks=False)
-            info.size, info.mode = facts.st_size, 0o755 if facts.st_mode & 0o100 else 0o644
+            info.size, info.mode = os.stat(path, follow_symlinks=False).st_size, _mode(path)
             with open(path, "rb") as content:
                 tar.addfile(info, content)
-    return gzip.compress(plain.getvalue(), compresslevel=1, mtime=0)
+    return packed.getvalue()
+
+
+def folder_hash(folder: Path) -> str:
+    """Return a name for all that `packed_folder` packs."""
+    whole = hashlib.sha256()
+    for name, path in _files(folder):
+        facts = f"{_mode(path):o} {file_sha256(path)} ".encode()
+        whole.update(facts + os.fsencode(name) + b"\0")
+    return whole.hexdigest()
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -165,6 +178,10 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
     for name in names:
         if "__pycache__" not in name.split("/"):
             yield name, folder / name
+
+
+def _mode(path: Path) -> int:
+    return 0o755 if os.stat(path, follow_symlinks=False).st_mode & 0o100 else 0o644
 
 
 def _no_box(detail: str) -> SandboxError:

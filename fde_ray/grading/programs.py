@@ -18,8 +18,9 @@ from fde_ray.cases.programs import (
     Answers,
     Instance,
     ProgramRun,
+    instance_names,
     program_argv,
-    read_instances,
+    read_instance,
 )
 from fde_ray.cases.records import Program
 from fde_ray.model.boxes import BOX_ROOT
@@ -58,9 +59,12 @@ async def answered(
     answers = Answers(folder, program.entry if is_there else None)
     if is_there:
         fits = await asyncio.to_thread(_copied, files, own, max_bytes)
-        for instance in await asyncio.to_thread(read_instances, sealed):
-            ended = await _run(sandbox, program, own, instance) if fits else (NOT_STARTED, b"")
-            answers.add(instance.name, *ended)
+        for name in await asyncio.to_thread(instance_names, sealed):
+            if fits:
+                instance = await asyncio.to_thread(read_instance, sealed, name)
+                answers.add(name, *await _run(sandbox, program, own, instance))
+            else:
+                answers.add(name, NOT_STARTED)
     answers.close()
     return folder
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fde_ray.engine.box_keeping import box_inputs
-from fde_ray.engine.boxes import BoxScorer, completed_of, packed_folder
+from fde_ray.engine.boxes import BoxScorer, completed_of, folder_hash, packed_folder
 from fde_ray.engine.controller import Controller
 from fde_ray.gateway.ports import EvaluateReply
 from fde_ray.grading.provenance import WORKSPACE
@@ -448,7 +449,7 @@ def test_how_a_program_ended_is_handed_on_as_it_was() -> None:
 
 
 def test_equal_folders_give_equal_archives(tmp_path: Path) -> None:
-    packed = []
+    packed, names = [], []
     for number, times in enumerate([(1, 2), (3, 4)]):
         folder = tmp_path / str(number)
         (folder / "d" / "__pycache__").mkdir(parents=True)
@@ -459,7 +460,72 @@ def test_equal_folders_give_equal_archives(tmp_path: Path) -> None:
         (folder / "link").symlink_to("/etc/passwd")
         os.utime(folder / "d" / "run", times)
         packed.append(packed_folder(folder))
+        names.append(folder_hash(folder))
     assert packed[0] == packed[1]
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("change", ["content", "name", "mode", "more"])
+def test_unequal_folders_have_unequal_names(tmp_path: Path, change: str) -> None:
+    file = tmp_path / "run"
+    file.write_bytes(b"x")
+    before = folder_hash(tmp_path)
+    if change == "content":
+        file.write_bytes(b"y")
+    elif change == "name":
+        file.rename(tmp_path / "ran")
+    elif change == "mode":
+        file.chmod(0o755)
+    else:
+        (tmp_path / "d").mkdir()
+        (tmp_path / "d" / "run").write_bytes(b"")
+    assert folder_hash(tmp_path) != before
+
+
+def test_a_large_folder_is_packed_without_being_held(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / str(number)).write_bytes(bytes(2 << 20))
+    tracemalloc.start()
+    try:
+        packed = packed_folder(tmp_path)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(packed) < 1 << 20
+    assert most < 4 << 20
+
+
+class CountingStore(FolderStore):
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.created: list[str] = []
+
+    async def create(self, key: str, data: bytes) -> bool:
+        self.created.append(key)
+        return await super().create(key, data)
+
+
+def test_a_folder_that_several_programs_read_is_stored_once(tmp_path: Path) -> None:
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program" / "policy.py").write_bytes(b"print(1)")
+    mounts = [(tmp_path / "program", "/grader/program", True)]
+    once = Once(argv=("true",), owner=OWNER, mounts=mounts, timeout_s=1.0)
+
+    async def main() -> None:
+        async with RunStore(tmp_path / "runs.db", LoopClock()) as store:
+            objects = CountingStore(tmp_path / "objects")
+            scorer = BoxScorer(store, objects, "local", start_patience_s=1.0)
+            for _ in range(3):
+                with pytest.raises(SandboxError, match="no box has answered"):
+                    await scorer.run_once(once)
+            assert len(objects.created) == 1
+            await objects.delete(objects.created[0])  # as a grade that is tried again does
+            with pytest.raises(SandboxError, match="no box has answered"):
+                await scorer.run_once(once)
+            assert objects.created == objects.created[:1] * 2
+            await scorer.aclose()
+
+    played(main)
 
 
 def test_a_box_has_one_volume_that_its_programs_only_read() -> None:

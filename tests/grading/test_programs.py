@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,30 @@ async def test_report_of_an_extractor_is_no_part_of_the_program(
         max_bytes=1 << 20,
     )
     assert (folder / "first_shop.json").read_text() == "['a', 'policy.py', 't.json']\n"
+
+
+class Answering:
+    """Every program answers as much as it may."""
+
+    async def run_once(self, once: Once) -> Completed:
+        assert once.stdin == bytes(2 << 20)
+        return ended_with(0, bytes(2 << 20))
+
+
+async def test_many_large_instances_and_answers_are_not_held_together(tmp_path: Path) -> None:
+    write(tmp_path, {f"truth/instances/{n:02}": bytes(2 << 20) for n in range(20)})
+    program = Program(entry=ENTRY, instance_s=10, instance_mib=256)
+    submission = delivered(tmp_path, GOOD)
+    tracemalloc.start()
+    try:
+        folder = await answered(
+            Answering(), program, submission, tmp_path, tmp_path, max_bytes=1 << 20
+        )
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(list(folder.iterdir())) == 21
+    assert most < 20 << 20
 
 
 async def test_equal_programs_give_equal_folders(
