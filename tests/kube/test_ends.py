@@ -72,7 +72,7 @@ def drain(kubectl: Kubectl, namespace: str, pod: str) -> None:
 def test_what_is_the_agents_is_graded_and_what_is_its_nodes_is_not(
     kubectl: Kubectl, layout: Layout, tmp_path: Path, systems: tuple[str, ...]
 ) -> None:
-    name = f"ends-{os.getpid()}"
+    name = f"ends-{len(systems)}-{os.getpid()}"
     with fake_models(SCRIPTS) as models:
         here = {
             "endpoints": [{"match": "fake/*", "base_url": models.base_url, "timeout": "20s"}],
