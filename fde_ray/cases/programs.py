@@ -21,6 +21,8 @@ INSTANCES = "truth/instances"
 """Below sealed/; what an evaluator may read, and a program only in part: one instance a run."""
 RUNS_FILE = "_runs.json"
 MAX_INSTANCES = 100
+MAX_RUNS_S = 6 * 3600
+"""What one program may take for all instances: the pod that runs it does not live for ever."""
 MAX_ANSWER_BYTES = MAX_KEPT_BYTES
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 """Hashing without a seed: the same program is to answer the same."""
@@ -97,7 +99,10 @@ def check_program(root: Path, meta: CaseMeta, schema: SubmissionSchema) -> None:
         raise CaseError(toml, "program: kind 'executable' needs entry, instance_s, instance_mib")
     _check_entry(toml, program.entry, schema)
     _check_params(root / "sealed" / "params.json", program)
-    _check_instances(root / "sealed" / INSTANCES)
+    count = _instance_count(root / "sealed" / INSTANCES)
+    if count * program.instance_s > MAX_RUNS_S:
+        most = f"at most {MAX_RUNS_S // count} for {count} instances"
+        raise CaseError(toml, f"program.instance_s: must be {most}")
 
 
 def _check_entry(toml: Path, entry: str, schema: SubmissionSchema) -> None:
@@ -106,6 +111,11 @@ def _check_entry(toml: Path, entry: str, schema: SubmissionSchema) -> None:
     formats = {file.name: file.format for file in schema.files}
     if entry not in formats:
         raise CaseError(toml, f"program.entry: {entry!r} is no file of submission_schema.json")
+    others = [name for name in formats if name.endswith(".py") and name != entry]
+    if others:
+        # Which of two is run would decide scores, and `scoring_hash` would not tell.
+        fault = f"submission_schema.json wants {others[0]!r}, too; modules need no place there"
+        raise CaseError(toml, f"program.entry: {fault}")
     if formats[entry] != "text":
         raise CaseError(toml, f"program.entry: the schema must give {entry!r} the format 'text'")
 
@@ -121,7 +131,8 @@ def _check_params(path: Path, program: Program) -> None:
             raise CaseError(path, f"program_{name}: must be {expected}, as in case.toml")
 
 
-def _check_instances(folder: Path) -> None:
+def _instance_count(folder: Path) -> int:
+    """Return how many instances there are; CaseError unless each can be fed."""
     found = list(tree_files(folder)) if folder.is_dir() else []
     if not found:
         raise CaseError(folder, "holds no instance; an executable case needs one or more files")
@@ -138,3 +149,4 @@ def _check_instances(folder: Path) -> None:
         if not 0 < facts.st_size <= MAX_KEPT_BYTES:
             fault = "is larger than" if facts.st_size else "is empty; an instance has 1 to"
             raise CaseError(folder / name, f"{fault} {MAX_KEPT_BYTES} bytes")
+    return len(found)

@@ -194,6 +194,22 @@ def test_a_case_has_no_more_instances_than_can_be_run(root: Path) -> None:
     assert f"more than {MAX_INSTANCES}" in refused(root)
 
 
+def test_all_runs_of_a_program_end_within_the_life_of_their_pod(root: Path) -> None:
+    for number in range(27):
+        (root / INSTANCES / f"{number}.json").write_text("{}")
+    changed(root, "case.toml", "instance_s = 10", "instance_s = 900")
+    changed(root, "sealed/params.json", '"program_instance_s": 10', '"program_instance_s": 900')
+    assert "program.instance_s: must be at most 720 for 30 instances" in refused(root)
+
+
+def test_the_schema_leaves_no_doubt_which_program_is_run(root: Path) -> None:
+    path = root / "sealed/submission_schema.json"
+    schema = json.loads(path.read_text())
+    schema["files"].append({**schema["files"][0], "name": "other.py", "aliases": []})
+    path.write_text(json.dumps(schema))
+    assert "wants 'other.py', too" in refused(root)
+
+
 def test_a_link_is_no_instance(root: Path) -> None:
     (root / INSTANCES / "passwd.json").symlink_to("/etc/passwd")
     with pytest.raises(CaseError, match="is a link"):
