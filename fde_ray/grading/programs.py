@@ -24,6 +24,7 @@ from fde_ray.cases.programs import (
 )
 from fde_ray.cases.records import Program
 from fde_ray.model.boxes import BOX_ROOT
+from fde_ray.model.errors import SandboxError
 from fde_ray.protocol.extraction import RESULT_FILE
 from fde_ray.sandbox.records import Completed, Once
 from fde_ray.shim.boxes import ENV_PYTHON
@@ -34,6 +35,7 @@ from .workspace import regular_files
 log = logging.getLogger(__name__)
 
 PROGRAM = f"{BOX_ROOT}/program"
+TRIES = 2
 NOT_STARTED = ProgramRun(reason="size", exit_code=None)
 _NOT_PROGRAM = (os.fsencode(RESULT_FILE), b"__pycache__")
 
@@ -57,33 +59,41 @@ async def answered(
     files = await asyncio.to_thread(_program_files, submission)
     is_there = os.fsencode(program.entry) in files
     answers = Answers(folder, program.entry if is_there else None)
-    if is_there:
-        fits = await asyncio.to_thread(_copied, files, own, max_bytes)
-        for name in await asyncio.to_thread(instance_names, sealed):
-            if fits:
-                instance = await asyncio.to_thread(read_instance, sealed, name)
-                answers.add(name, *await _run(sandbox, program, own, instance))
-            else:
-                answers.add(name, NOT_STARTED)
+    names = await asyncio.to_thread(instance_names, sealed) if is_there else []
+    fits = await asyncio.to_thread(_copied, files, own, max_bytes)
+    for number, name in enumerate(names):
+        if not fits:
+            answers.add(name, NOT_STARTED)
+            continue
+        once = program_once(program, own, await asyncio.to_thread(read_instance, sealed, name))
+        completed = await _completed(sandbox, once, tries=1 if number == 0 else TRIES)
+        answers.add(name, _noted(name, completed), completed.stdout)
     answers.close()
     return folder
 
 
-async def _run(
-    sandbox: Isolation, program: Program, own: Path, instance: Instance
-) -> tuple[ProgramRun, bytes]:
-    completed = await sandbox.run_once(program_once(program, own, instance))
-    run = _run_of(completed)
+async def _completed(sandbox: Isolation, once: Once, tries: int) -> Completed:
+    """Where other runs have ended, a lost one need not cost them: it is made again."""
+    for _ in range(1, tries):
+        try:
+            return await sandbox.run_once(once)
+        except SandboxError as error:
+            log.warning("program_run_lost", extra={"reason": error.detail})
+    return await sandbox.run_once(once)
+
+
+def _noted(instance: str, completed: Completed) -> ProgramRun:
+    run = ProgramRun(reason=completed.reason, exit_code=completed.exit_code)
     log.info(
         "program_run",
         extra={
-            "instance": instance.name,
+            "instance": instance,
             "reason": run.reason,
             "exit_code": run.exit_code,
             "seconds": round(completed.duration_s, 3),
         },
     )
-    return run, completed.stdout
+    return run
 
 
 def program_once(program: Program, own: Path, instance: Instance) -> Once:
@@ -98,10 +108,6 @@ def program_once(program: Program, own: Path, instance: Instance) -> Once:
         stdin=instance.content,
         untrusted=True,
     )
-
-
-def _run_of(completed: Completed) -> ProgramRun:
-    return ProgramRun(reason=completed.reason, exit_code=completed.exit_code)
 
 
 def _made(folder: Path) -> Path:

@@ -153,16 +153,24 @@ async def test_program_that_does_not_answer_is_the_agents_and_the_evaluator_deci
     assert [v.code for v in evaluation.violations] == ["no_answer"]
 
 
-async def test_run_that_the_sandbox_lost_is_ours(case: ScoringCase, tmp_path: Path) -> None:
-    ended: list[Once] = []
+class Losing(Pretended):
+    """Loses the runs with these numbers, and answers all others."""
 
-    def answer(once: Once) -> Completed:
-        ended.append(once)
-        if len(ended) == 2:
+    def __init__(self, *lost: int) -> None:
+        super().__init__(self.answer)
+        self.lost = lost
+
+    def answer(self, once: Once) -> Completed:
+        if len(self.programs) in self.lost:
             raise SandboxError("the box was lost", FailureKind.GRADER_SANDBOX)
         return ended_with(0, b"{}")
 
-    sandbox = Pretended(answer)
+
+@pytest.mark.parametrize(("lost", "runs"), [((1,), 1), ((2, 3), 3), ((2, 4, 5), 5)])
+async def test_run_that_the_sandbox_lost_is_ours(
+    case: ScoringCase, tmp_path: Path, lost: tuple[int, ...], runs: int
+) -> None:
+    sandbox = Losing(*lost)
     with pytest.raises(EvaluatorFault) as caught:
         await Scorer(sandbox).evaluate(case, delivered(tmp_path, GOOD))
     assert (caught.value.kind, caught.value.detail) == (
@@ -170,6 +178,18 @@ async def test_run_that_the_sandbox_lost_is_ours(case: ScoringCase, tmp_path: Pa
         "the box was lost",
     )
     assert sandbox.judged == {}
+    assert len(sandbox.programs) == runs
+
+
+async def test_lost_run_does_not_cost_those_that_have_ended(
+    case: ScoringCase, tmp_path: Path
+) -> None:
+    sandbox = Losing(2, 4)
+    await Scorer(sandbox).evaluate(case, delivered(tmp_path, GOOD))
+    assert sorted(sandbox.judged) == [RUNS_FILE, *sorted(DEMANDS)]
+    fed = [once.stdin for once in sandbox.programs]
+    assert len(fed) == 5
+    assert (fed[1], fed[3]) == (fed[2], fed[4])
 
 
 @pytest.mark.parametrize(
