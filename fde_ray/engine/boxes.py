@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.25
 """How long an answer that another process took in may go unseen."""
+AWAY_S = 1.0
 
 
 class BoxScorer:
@@ -114,7 +115,7 @@ class BoxScorer:
         try:
             async with asyncio.timeout(within_s):
                 with self._store.changed.watch(("job", job_id)) as news:
-                    while (result := await self._store.job_result(job_id)) is None:
+                    while (result := await self._result(job_id)) is None:
                         await news.wait()
                         news.clear()
                     return result
@@ -122,6 +123,15 @@ class BoxScorer:
             raise _no_box(f"no box has answered within {within_s:.0f} s") from error
         finally:
             self._awaited.discard(job_id)
+
+    async def _result(self, job_id: str) -> BoxResult | None:
+        """As the store has it; one that is away for a while costs no program that goes on."""
+        while True:
+            try:
+                return await self._store.job_result(job_id)
+            except StoreError as error:
+                log.warning("answer_not_read", extra={"reason": error.detail})
+                await asyncio.sleep(AWAY_S)
 
     async def _look(self) -> None:
         """See answers that other processes took in, as long as anybody waits: one look for all."""

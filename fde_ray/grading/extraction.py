@@ -16,7 +16,7 @@ from typing import Literal
 
 from fde_ray.cases.records import SubmissionSchema
 from fde_ray.model.base import Record, canonical_json
-from fde_ray.model.errors import EvaluatorFault, RunFailure, shortened
+from fde_ray.model.errors import EvaluatorFault, RunFailure, StoreError, shortened
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.grading import Evaluation, ExtractionReport, Provenance, Route, RouteStatus
 from fde_ray.model.session import InputFile, Mount, SessionInputs, SessionLimits
@@ -259,7 +259,10 @@ class Extraction:
     async def route(
         self, route: int, model: str, output: Path, first_scored_sha256: str | None = None
     ) -> Route:
-        """Return the route of a session that ended by itself: report, provenance, score, vote."""
+        """Return the route of a session that ended by itself: report, provenance, score, vote.
+
+        StoreError is no find of the route.
+        """
         facts = RouteFacts(route=route, model=model, first_scored_sha256=first_scored_sha256)
         try:
             report = await asyncio.to_thread(read_output, output)
@@ -267,6 +270,8 @@ class Extraction:
             facts = facts.evolve(report=report, output_sha256=digest)
             if report.status != "failed" and not was_changed(facts):
                 facts = await self._checked(facts, output, report)
+        except StoreError:
+            raise
         except RunFailure as failure:
             facts = facts.evolve(failure=failure.kind, detail=failure.detail)
         return route_from(facts, self._evaluator_exception)

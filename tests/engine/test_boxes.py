@@ -17,8 +17,8 @@ from fde_ray.engine.controller import Controller
 from fde_ray.gateway.ports import EvaluateReply
 from fde_ray.grading.provenance import WORKSPACE
 from fde_ray.grading.scoring import DATA, SEALED, SUBMISSION
-from fde_ray.model.boxes import BoxResult, box_line, owner_of
-from fde_ray.model.errors import SandboxError
+from fde_ray.model.boxes import BoxJob, BoxResult, box_line, box_subject, owner_of
+from fde_ray.model.errors import SandboxError, StoreError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.kubernetes import KubernetesProfile
 from fde_ray.model.result import canonical
@@ -431,6 +431,32 @@ def test_a_program_that_no_box_takes_is_given_up_and_forgotten(tmp_path: Path) -
             await scorer.aclose()
 
     played(main)
+
+
+class AwayForAWhile(RunStore):
+    """Cannot be read of programs at first."""
+
+    troubles = 1
+
+    async def ask_box(self, job_id: str, line: str, job: BoxJob, within_s: float) -> None:
+        await super().ask_box(job_id, line, job, within_s)
+        box = box_subject(line, 1)
+        assert await self.take_job(box) is not None
+        await self.end_job(box, job_id, BoxResult(reason="exit", exit_code=3))
+
+    async def job_result(self, job_id: str) -> BoxResult | None:
+        if self.troubles:
+            self.troubles -= 1
+            raise StoreError("the store is away")
+        return await super().job_result(job_id)
+
+
+async def test_a_store_that_is_away_for_a_while_costs_no_program(tmp_path: Path) -> None:
+    async with AwayForAWhile(tmp_path / "runs.db", ManualClock()) as store:
+        scorer = BoxScorer(store, FolderStore(tmp_path / "objects"), "local")
+        done = await scorer.run_once(Once(argv=("true",), owner=OWNER))
+        assert (done.exit_code, store.troubles) == (3, 0)
+        await scorer.aclose()
 
 
 def test_how_a_program_ended_is_handed_on_as_it_was() -> None:

@@ -21,11 +21,12 @@ from fde_ray.grading.extraction import (
     scored_archive,
 )
 from fde_ray.grading.scoring import Scorer, ScoringCase
-from fde_ray.model.errors import RunFailure
+from fde_ray.model.errors import RunFailure, StoreError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.grading import Evaluation, ExtractionReport, Provenance, RouteStatus, Violation
 from fde_ray.model.session import SessionLimits
 from fde_ray.protocol.packs import builtin_pack
+from fde_ray.sandbox.records import Completed, Once
 from tests.grading.doubles import LocalRunOnce
 from tests.grading.extracts import as_csv, plan, reported, schema, write
 
@@ -299,6 +300,16 @@ async def test_session_output_becomes_a_route(
     assert (silent.status, silent.failure) == (RouteStatus.ERROR, FailureKind.EXTRACTOR_OUTPUT)
     lost = extraction.lost(2, "m", FailureKind.EXTRACTOR_TIMEOUT)
     assert (lost.status, lost.vote) == (RouteStatus.ERROR, None)
+
+
+async def test_store_that_is_away_is_no_find_of_a_route(case: ScoringCase, tmp_path: Path) -> None:
+    class Away:
+        async def run_once(self, once: Once) -> Completed:
+            raise StoreError("the store is away")
+
+    folder = output(tmp_path, as_csv(plan()), as_csv(plan()))
+    with pytest.raises(StoreError):
+        await Extraction(Away(), case, schema(), tmp_path / "w").route(0, "m", folder)
 
 
 async def test_grading_sandbox_that_does_not_start_is_a_grading_fault(
