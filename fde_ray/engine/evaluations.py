@@ -10,7 +10,7 @@ from fde_ray.gateway.ports import EvaluateReply
 from fde_ray.grading.extraction import scored_archive
 from fde_ray.grading.scoring import Scorer
 from fde_ray.model.boxes import owner_of
-from fde_ray.model.errors import Refusal, RunFailure
+from fde_ray.model.errors import Refusal, RunFailure, StoreError
 from fde_ray.model.failures import FailureKind, Fault
 from fde_ray.store.runs import RunStore
 
@@ -25,12 +25,15 @@ class Evaluations:
         """Score one output folder (tar+gzip) for the extractor of `subject`.
 
         Refusal: of the agent when the archive is unusable, ours when there is no sandbox for it.
+        StoreError is nobody's fault here: the plane has an answer to it.
         """
         session = await self._store.session(subject)
         plan = await self._store.plan(session.run_id, session.grade_id)
         case = await self._material.scoring(plan.case_id)
         try:
             scored = await scored_archive(self._scorer, case, packed, owner_of(subject))
+        except StoreError:
+            raise
         except RunFailure as error:
             raise refusal_of(error) from error
         first = scored.scored and await self._store.set_first_score(subject, scored.output_sha256)
