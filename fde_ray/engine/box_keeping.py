@@ -219,7 +219,9 @@ class BoxKeeper:
         if _is_memory(found):
             return BoxResult(reason="memory", detail=shortened(found.detail)[:MAX_DETAIL])
         if row.role == "exec" and found.kind in _OF_AGENTS:
-            return BoxResult(reason="exit", exit_code=KILLED, stderr=found.detail.encode())
+            return BoxResult(
+                reason="exit", exit_code=KILLED, stderr=shortened(found.detail).encode()
+            )
         return _lost(loss.detail)
 
     async def _close(self, row: AttemptRow, loss: Loss) -> None:

@@ -27,7 +27,7 @@ DRAIN_S = 2.0
 KILL_S = 30.0
 REAPED_AT_ONCE = 1000
 """A program whose children end faster than that does not escape its limits."""
-NOT_FOUND, NOT_RUN, NOT_CLEAN = 127, 126, 70
+NOT_CLEAN = 70
 TASKS = 256
 """Processes and threads of one program, as in a sandbox of one machine (`Once.processes`). Without
 an end to them a program could take the pod's node along."""
@@ -53,8 +53,8 @@ class Programs:
         try:
             process = _started(job)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_RUN
-            return _result("exit", code, b"", str(error).encode(), time.monotonic() - began)
+            # The command is ours, whoever made the program: it has not failed.
+            return {"reason": "lost", "detail": f"the program did not start: {error}"[:500]}
         output = _Output(process, job)
         try:
             reason = self._watched(process, output, job, began + float(job["timeout_s"]))

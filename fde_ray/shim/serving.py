@@ -27,7 +27,7 @@ BREATH_S = 0.1
 FETCH_S = 300.0
 TRIES = 3
 _GONE = ("no_job", "no_object")
-_KEPT = ("reason", "exit_code", "stdout", "stderr", "duration_s")
+_KEPT = ("reason", "exit_code", "stdout", "stderr", "duration_s", "detail")
 
 
 class BoxShim:
@@ -157,7 +157,7 @@ class BoxShim:
             launched.tell({"type": "run", **job})
             while (said := launched.hear()) is not None:
                 if said.get("type") == "ran":
-                    return {key: said.get(key) for key in _KEPT}
+                    return {key: said[key] for key in _KEPT if key in said}
         finally:
             late.cancel()
         if self._over.is_set():

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fde_ray.model.boxes import BoxResult
 from fde_ray.sandbox.packing import build_zipapp
 from tests.sandbox.fake_plane import SECRET, archive, refusal
 from tests.shim.loopback_pod import LoopbackPod, TcpPlane, until
@@ -295,6 +296,17 @@ def test_a_program_s_end_has_its_reason_and_the_box_goes_on(
         name: end for name, (_, _, end) in ENDS.items()
     }
     assert plane.ends()[1::2] == [("exit", 0)] * len(ENDS)
+
+
+def test_a_program_that_cannot_be_started_is_answered_as_lost(
+    pod: LoopbackPod, plane: BoxPlane
+) -> None:
+    plane.jobs = [python("print(1)", workdir="/nowhere"), python("print('the next one')")]
+    served(pod)
+    assert plane.results[0]["reason"] == "lost"
+    assert "did not start" in plane.results[0]["detail"]
+    BoxResult.model_validate(plane.results[0])
+    assert plane.said(1) == "the next one\n"
 
 
 UNUSABLE: dict[str, tuple[list[dict[str, str]], str]] = {

@@ -12,7 +12,7 @@ import pytest
 
 from fde_ray.shim.boxes import ENV_PYTHON
 from fde_ray.shim.pod_staging import PYTHON
-from fde_ray.shim.programs import NOT_FOUND, NOT_RUN, Programs
+from fde_ray.shim.programs import Programs
 
 MIB = 1 << 20
 
@@ -133,20 +133,21 @@ def test_what_a_program_leaves_behind_is_cleared_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "workdir", "code"),
+    ("argv", "workdir", "says"),
     [
-        (("/nowhere/program",), "/", NOT_FOUND),
-        (("/etc",), "/", NOT_RUN),
-        (("/bin/true",), "/nowhere", NOT_FOUND),
-        (("a\0b",), "/", NOT_RUN),
+        (("/nowhere/program",), "/", "No such file"),
+        (("/etc",), "/", "Permission denied"),
+        (("/bin/true",), "/nowhere", "No such file"),
+        (("a\0b",), "/", "null byte"),
     ],
 )
-def test_a_program_that_cannot_start_ends_as_in_a_shell(
-    argv: tuple[str, ...], workdir: str, code: int
+def test_a_program_that_cannot_be_started_has_not_failed(
+    argv: tuple[str, ...], workdir: str, says: str
 ) -> None:
-    result = ran(job(*argv, workdir=workdir))
-    assert (result["reason"], result["exit_code"]) == ("exit", code)
-    assert result["stderr"]
+    result = Programs(is_alone=False, scratch=[]).run(job(*argv, workdir=workdir))
+    assert result["reason"] == "lost"
+    assert says in result["detail"]
+    assert "exit_code" not in result
 
 
 def test_the_best_python_is_the_image_s_own_where_there_is_no_other() -> None:
