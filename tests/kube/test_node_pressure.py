@@ -19,7 +19,7 @@ from tests.kube.pods import RUNTIMES
 from tests.kube.test_backend import RUN, Cluster, programs
 from tests.kube.test_backend_disruptions import opened
 
-pytestmark = [pytest.mark.kube, pytest.mark.alone, pytest.mark.slow]
+pytestmark = [pytest.mark.kube, pytest.mark.alone]
 
 EVICTED_S = 120.0
 ALWAYS = {
