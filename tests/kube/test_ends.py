@@ -83,7 +83,7 @@ def test_what_is_the_agents_is_graded_and_what_is_its_nodes_is_not(
             with started(tmp_path, *place.sweep("submit", str(spec), "--json")) as driver:
                 until(lambda: bool(pod_of(models, "drained")) or driver.poll() is not None, 240,
                       "the agent that is to be drained")  # fmt: skip
-                assert driver.poll() is None
+                assert driver.poll() is None, driver.communicate()[1].decode()[-2000:]
                 drain(kubectl, name, pod_of(models, "drained"))
                 _, err = driver.communicate(timeout=ENDS_WITHIN_S)
             assert driver.returncode == 0, err.decode()[-2000:]
