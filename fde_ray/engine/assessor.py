@@ -96,12 +96,16 @@ class Assessor:
         await self._given_up(plan, row._replace(failure=kind.value, detail=detail), stages)
 
     async def drop(self, run_id: str, kind: FailureKind, detail: str) -> None:
-        """End the grading sessions of a run."""
+        """End the grading sessions of a run, and leave nothing that was made for them alone."""
+        boxes: list[AttemptRow] = []
         for role in _OF_GRADES:
             for session in await self._store.attempts_of(run_id, role):
                 if session.state != "closed":
                     await self._routes.close(session, kind, detail)
-                    await self._boxes.refuse(session, detail)
+                if session.role in BOX_ROLES:
+                    boxes.append(session)
+        # All of them: a grade may be between two boxes.
+        await self._boxes.dismiss(boxes, detail)
 
     async def _tried(self, plan: RunPlan, known: Gradable, stages: Stages) -> bool:
         """Grade once; False = the grade is missing so far and may be tried again."""

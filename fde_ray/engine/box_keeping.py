@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from fde_ray.grading.provenance import CheckLimits
 from fde_ray.model.boxes import (
-    BOX_ROLES,
     BOX_ROOT,
     MAX_DETAIL,
     BoxResult,
@@ -115,12 +114,13 @@ class BoxKeeper:
             _Line(plan, role, made, Box(wake(role), attempts)) for role in roles if made is not None
         ]
 
-    async def refuse(self, session: AttemptRow, detail: str) -> None:
-        """Answer those who wait for a box that was ended with its grade."""
-        if session.role in BOX_ROLES:
-            line = line_of(session.subject)
-            await self._store.refuse_jobs(line, session.subject, _lost(detail))
-            await self._clear(owner_of(line))
+    async def dismiss(self, boxes: Sequence[AttemptRow], detail: str) -> None:
+        """Answer those who wait for boxes that were ended with their grades, and clear these."""
+        lines = {line_of(box.subject): box.subject for box in boxes}
+        for line, last in lines.items():
+            await self._store.refuse_jobs(line, last, _lost(detail))
+        for owner in {owner_of(line) for line in lines}:
+            await self._clear(owner)
 
     async def _end(self, plan: RunPlan, lines: list[_Line]) -> None:
         for line in lines:

@@ -22,7 +22,7 @@ from fde_ray.model.result import canonical
 from fde_ray.model.states import GradeState, Phase
 from fde_ray.sandbox.records import Handle, Outcome
 from fde_ray.store.runs import SweepRun
-from tests.engine.boxes import BoxAgent, BoxStage, boxed, serves
+from tests.engine.boxes import BoxAgent, BoxStage, boxed, pods, serves
 from tests.engine.drivers import make_spec, result, submitted, worked
 from tests.engine.killing import Killer
 from tests.engine.stage import Agent
@@ -31,7 +31,7 @@ from tests.support.executable_case import CASE_ID, DEMANDS, ENTRY, build, instan
 
 INSTANCES = sorted(DEMANDS)
 PROGRAM = b"print('an answer')"
-Box = Callable[["ExecStage", BoxAgent], Awaitable[None]]
+Box = Callable[[BoxStage, BoxAgent], Awaitable[None]]
 
 
 @pytest.fixture(scope="module")
@@ -228,6 +228,33 @@ def test_a_cancelled_sweep_leaves_no_box_of_programs(case_folder: Path, tmp_path
             await working
             await nothing_is_left(runtime, stage)
 
+    played(main)
+
+
+def test_a_sweep_cancelled_between_two_boxes_leaves_no_archive(
+    case_folder: Path, tmp_path: Path
+) -> None:
+    class NoSecond(ExecStage):
+        async def start(self, session: Any) -> Handle:
+            if session.subject.endswith("/exec.2"):
+                refused.set()
+                raise SandboxError("no node has room", FailureKind.UNSCHEDULABLE)
+            return await super().start(session)
+
+    async def main() -> None:
+        stage = NoSecond(case_folder, until_told(lambda agent, _: agent.number == 1))
+        async with stage.boxed(tmp_path, **pods(scoring_idle="1s")) as runtime:
+            names = await submitted(runtime, make_spec(cases=(CASE_ID,)))
+            working = asyncio.create_task(worked(runtime, names))
+            await asyncio.wait_for(refused.wait(), 600)
+            await asyncio.sleep(3.0)
+            assert {row.role for row in await runtime.store.open_sessions()} == {"extract"}
+            assert [key for key in await runtime.objects.list("") if "/boxes/" in key]
+            await Controller(runtime).cancel(names[0])
+            await working
+            await nothing_is_left(runtime, stage)
+
+    refused = asyncio.Event()
     played(main)
 
 
