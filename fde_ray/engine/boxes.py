@@ -74,8 +74,8 @@ class BoxScorer:
         job_id, within_s = uuid.uuid4().hex, once.timeout_s + self._start_patience_s
         job = await self._job(once, once.owner)
         line = box_line(once.owner, "exec" if once.untrusted else "score")
-        await self._store.ask_box(job_id, line, job, within_s)
         try:
+            await self._store.ask_box(job_id, line, job, within_s)
             return completed_of(await self._answered(job_id, within_s))
         finally:
             await self._forgotten(job_id)

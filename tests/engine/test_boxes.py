@@ -433,6 +433,28 @@ def test_a_program_that_no_box_takes_is_given_up_and_forgotten(tmp_path: Path) -
     played(main)
 
 
+class SlowToConfirm(RunStore):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, ManualClock())
+        self.is_asked = asyncio.Event()
+
+    async def ask_box(self, job_id: str, line: str, job: BoxJob, within_s: float) -> None:
+        await super().ask_box(job_id, line, job, within_s)
+        self.is_asked.set()
+        await asyncio.Event().wait()
+
+
+async def test_a_program_whose_asker_leaves_while_it_asks_is_forgotten(tmp_path: Path) -> None:
+    async with SlowToConfirm(tmp_path / "runs.db") as store:
+        scorer = BoxScorer(store, FolderStore(tmp_path / "objects"), "local")
+        asking = asyncio.create_task(scorer.run_once(Once(argv=("true",), owner=OWNER)))
+        await store.is_asked.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert not await store.has_jobs(box_line(OWNER, "score"))
+
+
 class AwayForAWhile(RunStore):
     """Cannot be read of programs at first."""
 
