@@ -135,10 +135,10 @@ class _Execution:
         except OSError as error:
             raise SandboxError(str(error), FailureKind.GRADER_SANDBOX) from error
         out, err = _Kept(self._once.stdout_bytes), _Kept(self._once.stderr_bytes)
-        tasks = [
+        watch = asyncio.create_task(self._watch(process.pid), name="once-watch")
+        pipes = [
             asyncio.create_task(self._keep(process.stdout, out, "output"), name="once-stdout"),
             asyncio.create_task(self._keep(process.stderr, err, None), name="once-stderr"),
-            asyncio.create_task(self._watch(process.pid), name="once-watch"),
             asyncio.create_task(self._feed(process.stdin), name="once-stdin"),
         ]
         try:
@@ -146,13 +146,13 @@ class _Execution:
         finally:
             _kill_tree(process)
             await process.wait()
-            tasks[2].cancel()
+            watch.cancel()
             with contextlib.suppress(TimeoutError):
                 # Everything inside is dead or dying: the pipes close by themselves.
-                await asyncio.wait_for(asyncio.gather(*tasks[:2]), 5.0)
-            for task in tasks:
+                await asyncio.wait_for(asyncio.gather(*pipes), 5.0)
+            for task in (watch, *pipes):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(watch, *pipes, return_exceptions=True)
         if self._reason == "exit" and code != 0 and self._cgroups.oom_kills():
             self._reason = "memory"
         shown = code if self._reason == "exit" else None
@@ -197,6 +197,8 @@ class _Execution:
             stream.write(self._once.stdin)
             await stream.drain()
         stream.close()
+        with contextlib.suppress(OSError):
+            await stream.wait_closed()  # else Python reports a pipe that nobody read
 
     async def _watch(self, pid: int) -> None:
         if self._cgroups.usage() is not None:

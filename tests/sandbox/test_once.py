@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +37,7 @@ async def test_mounts_are_read_only_unless_they_are_not(
         (tmp_path / name).mkdir()
     (tmp_path / "sealed" / "truth").write_text("42")
     source = """
+import gc
 import os
 print(open("/sealed/truth").read())
 for path in ("/sealed/x", "/usr/x", "/x", "/etc/x"):
@@ -120,6 +123,17 @@ async def test_memory_hog_is_killed_for_memory(sandbox: LocalSandbox) -> None:
 async def test_signal_of_the_program_is_told(sandbox: LocalSandbox) -> None:
     done = await sandbox.run_once(python("import os; os.abort()"))
     assert (done.reason, done.exit_code) == ("exit", -6)
+
+
+@pytest.mark.parametrize("program", ["exit 3", "exec 0<&-; exit 3", "kill -9 $$"])
+async def test_stdin_that_nobody_reads_is_no_trouble(sandbox: LocalSandbox, program: str) -> None:
+    troubles: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
+    done = await sandbox.run_once(Once(("/bin/sh", "-c", program), stdin=bytes(2 << 20)))
+    assert done.exit_code in (3, -9)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert troubles == []
 
 
 async def test_stdin_is_given(sandbox: LocalSandbox) -> None:
