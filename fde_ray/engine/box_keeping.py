@@ -48,12 +48,20 @@ LIFE_S = 12 * 3600.0
 """A pod's deadline cannot be raised later; one that reaches it is followed by another."""
 HEADROOM_BYTES = 256 << 20
 """For the runner, and for what a program uses up between two looks at it."""
-ROOM_BYTES = 1 << 30
-"""For a case's data, a route's output and the checker, beside the workspace."""
+SPARE_BYTES = 1 << 30
+"""For a case's data, a route's output and the checker, beside the workspace; for what a program
+writes, beside itself."""
 PROCESSES = 256
 RETRY_S = 5.0
 KILLED = -9
 _OF_AGENTS = (FailureKind.AGENT_ERROR, FailureKind.AGENT_RESOURCE)
+
+
+class Room(NamedTuple):
+    """What the largest program of a line may use, and what the largest folder takes up."""
+
+    memory_bytes: int
+    disk_bytes: int
 
 
 class _Line(NamedTuple):
@@ -239,16 +247,17 @@ class BoxKeeper:
         subject = box_subject(line.name, max((row.number for row in rows), default=0) + 1)
         # Programs read the case's archives from the store.
         await self._runtime.material.keys(plan.case_id)
-        inputs = box_inputs(plan, line.role, subject, line.pods, await self._memory(line))
+        inputs = box_inputs(plan, line.role, subject, line.pods, await self._room(line))
         await self._store.open_box(plan.run_id, plan.grade_id, self._epoch, inputs)
         return await self._store.session(subject)
 
-    async def _memory(self, line: _Line) -> int:
-        """Return the bytes that the largest program of a line may use."""
+    async def _room(self, line: _Line) -> Room:
         case = await self._runtime.material.scoring(line.plan.case_id)
         if line.role == "exec" and case.program is not None:
-            return case.program.instance_mib << 20
-        return max(case.memory_bytes, CheckLimits().memory_bytes)
+            return Room(case.program.instance_mib << 20, case.submission_bytes)
+        limits = line.plan.limits
+        memory = max(case.memory_bytes, CheckLimits().memory_bytes)
+        return Room(memory, max(limits.disk, limits.archive))
 
     async def _rows(self, line: _Line) -> list[AttemptRow]:
         rows = await self._store.attempts_of(line.plan.run_id, line.role)
@@ -264,10 +273,9 @@ def scoring_pods(profile: Profile) -> KubernetesProfile | None:
 
 
 def box_inputs(
-    plan: RunPlan, role: BoxRole, subject: str, pods: KubernetesProfile, programs_bytes: int
+    plan: RunPlan, role: BoxRole, subject: str, pods: KubernetesProfile, room: Room
 ) -> SessionInputs:
     """Return what a box of a grade is. It has no agent, no model and no prompt."""
-    limits = plan.limits
     return SessionInputs(
         subject=subject,
         role=role,
@@ -281,11 +289,11 @@ def box_inputs(
         limits=SessionLimits(
             time_s=LIFE_S,
             cpu=pods.scoring_cpu,
-            memory_bytes=programs_bytes + HEADROOM_BYTES,
-            disk_bytes=max(limits.disk, limits.archive) + ROOM_BYTES,
+            memory_bytes=room.memory_bytes + HEADROOM_BYTES,
+            disk_bytes=room.disk_bytes + SPARE_BYTES,
             processes=PROCESSES,
             archive_bytes=0,
-            pause_cap_s=limits.pause_cap,
+            pause_cap_s=plan.limits.pause_cap,
         ),
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fde_ray.engine.box_keeping import box_inputs
+from fde_ray.engine.box_keeping import Room, box_inputs
 from fde_ray.engine.boxes import BoxScorer, completed_of, folder_hash, packed_folder
 from fde_ray.engine.controller import Controller
 from fde_ray.gateway.ports import EvaluateReply
@@ -578,7 +578,7 @@ def test_a_folder_that_several_programs_read_is_stored_once(tmp_path: Path) -> N
 
 def test_a_box_has_one_volume_that_its_programs_only_read() -> None:
     profile = KubernetesProfile(image="x:1", pull="Never")
-    inputs = box_inputs(make_plan(), "score", f"{OWNER}/score.1", profile, 4 << 30)
+    inputs = box_inputs(make_plan(), "score", f"{OWNER}/score.1", profile, Room(4 << 30, 1 << 20))
     assert mount_points(inputs) == (MountPoint(at="/grader", read_only=True),)
     assert inputs.limits.memory_bytes > 4 << 30
     assert inputs.limits.cpu == profile.scoring_cpu

@@ -127,6 +127,11 @@ def test_a_program_is_fed_each_instance_in_a_box_that_sees_nothing_else(
                 assert job.argv[-1] == f"/grader/program/{ENTRY}"
             ours = [job for box, job in stage.programs if "/score." in box]
             assert not [one for job in ours for one in job.folders if one.at == "/grader/program"]
+            (scoring,) = await runtime.store.attempts_of(run.run_id, "score")
+            (own,) = await runtime.store.attempts_of(run.run_id, "exec")
+            # A program does not need the room of the run that it was made in.
+            assert own.inputs.limits.disk_bytes < scoring.inputs.limits.disk_bytes
+            assert own.inputs.limits.memory_bytes < 1 << 30
             await nothing_is_left(runtime, stage)
 
     played(main)
