@@ -27,7 +27,7 @@ from fde_ray.model.boxes import (
     owner_of,
 )
 from fde_ray.model.errors import RunFailure, SandboxError, StoreError, Superseded, shortened
-from fde_ray.model.failures import FailureKind
+from fde_ray.model.failures import FailureKind, known_kind
 from fde_ray.model.kubernetes import KubernetesProfile
 from fde_ray.model.plan import RunPlan
 from fde_ray.model.profile import Profile
@@ -176,9 +176,10 @@ class BoxKeeper:
         """Whether programs wait, once those are answered that boxes took which are no more."""
         if not await self._store.has_jobs(line.name):
             return False
-        for row in await self._rows(line):
-            if row.state == "closed":
-                await self._store.lose_jobs(row.subject, _lost(row.detail or "its box is gone"))
+        takers = await self._store.takers(line.name)
+        for row in await self._rows(line) if takers else ():
+            if row.state == "closed" and row.subject in takers:
+                await self._store.lose_jobs(row.subject, _word_of(row.role, _loss_of(row)))
         return await self._store.has_jobs(line.name)
 
     async def _serve(self, line: _Line) -> None:
@@ -207,30 +208,20 @@ class BoxKeeper:
                 is_heard = await woken(news, line.pods.scoring_idle)
                 doubt = doubts.taken()
                 if doubt is not None and (loss := await self._sessions.loss(row, doubt)):
-                    answer = await self._answer(row, loss)
-                    await self._close(row, loss)
-                    await self._store.lose_jobs(row.subject, answer)
+                    found = await self._found(row, loss)
+                    await self._close(row, found)
+                    await self._store.lose_jobs(row.subject, _word_of(row.role, found))
                     return
                 if not is_heard and not await self._store.has_jobs(line.name):
                     await self._sessions.close(row, solve_end=SolveEnd.SUBMITTED)
                     return
 
-    async def _answer(self, row: AttemptRow, loss: Loss) -> BoxResult:
-        """Return how the program ended that a lost box was at.
-
-        One that used up the memory is told so, as if it had been seen in time.
-        """
-        cause: Loss | None = loss
-        if loss.kind is not FailureKind.AGENT_RESOURCE:
-            cause = await self._sessions.cause(row._replace(solve_end=SolveEnd.AGENT_ERROR))
-        found = cause or loss
-        if _is_memory(found):
-            return BoxResult(reason="memory", detail=shortened(found.detail)[:MAX_DETAIL])
-        if row.role == "exec" and found.kind in _OF_AGENTS:
-            return BoxResult(
-                reason="exit", exit_code=KILLED, stderr=shortened(found.detail).encode()
-            )
-        return _lost(loss.detail)
+    async def _found(self, row: AttemptRow, loss: Loss) -> Loss:
+        """Return what else is known of a loss: a memory that was used up, what befell the node."""
+        if loss.kind is FailureKind.AGENT_RESOURCE:
+            return loss
+        cause = await self._sessions.cause(row._replace(solve_end=SolveEnd.AGENT_ERROR))
+        return cause or loss
 
     async def _close(self, row: AttemptRow, loss: Loss) -> None:
         log.warning("box_lost", extra={"subject": row.subject, "reason": loss.detail})
@@ -296,6 +287,25 @@ def box_inputs(
             pause_cap_s=plan.limits.pause_cap,
         ),
     )
+
+
+def _word_of(role: str, loss: Loss) -> BoxResult:
+    """Return how the program ended that a lost box was at.
+
+    One that used up the memory is told so, as if it had been seen in time.
+    """
+    detail = shortened(loss.detail)[:MAX_DETAIL]
+    if _is_memory(loss):
+        return BoxResult(reason="memory", detail=detail)
+    if role == "exec" and loss.kind in _OF_AGENTS:
+        return BoxResult(reason="exit", exit_code=KILLED, stderr=detail.encode())
+    return _lost(detail)
+
+
+def _loss_of(row: AttemptRow) -> Loss:
+    """Return how a closed box was lost; a driver may have died before it could answer for it."""
+    kind = FailureKind.GRADER_SANDBOX if row.failure is None else known_kind(row.failure)
+    return Loss(kind, (row.detail or "its box is gone").removeprefix(f"{kind}: "))
 
 
 def _is_memory(loss: Loss) -> bool:

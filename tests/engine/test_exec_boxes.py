@@ -16,7 +16,7 @@ from fde_ray.engine.controller import Controller
 from fde_ray.engine.runtime import Runtime
 from fde_ray.gateway.messages import JobReply
 from fde_ray.model.boxes import BoxResult
-from fde_ray.model.errors import SandboxError
+from fde_ray.model.errors import SandboxError, StoreError
 from fde_ray.model.failures import FailureKind
 from fde_ray.model.result import canonical
 from fde_ray.model.states import GradeState, Phase
@@ -184,6 +184,39 @@ def test_a_program_that_ends_its_box_has_no_answer_and_the_next_instance_has_ano
             assert (run.grade, run.attempt) == (GradeState.SCORED, 1)
             assert run.score == pytest.approx(2 / 3)
             assert [one[-1] for one in stage.boxes("exec")] == ["1", "2"]
+            await nothing_is_left(runtime, stage)
+
+    played(main)
+
+
+def away_once(method: Callable[..., Any]) -> Any:
+    """Return the method, which the first time finds no store."""
+    troubles = [StoreError("the store is away")]
+
+    async def call(*args: Any) -> Any:
+        if troubles:
+            raise troubles.pop()
+        return await method(*args)
+
+    return call
+
+
+def test_a_store_that_is_away_as_a_program_ends_its_box_makes_it_no_loss_of_ours(
+    case_folder: Path, tmp_path: Path
+) -> None:
+    class Ended(ExecStage):
+        async def outcome(self, handle: Handle) -> Outcome:
+            if not handle.subject.endswith("/exec.1"):
+                return await super().outcome(handle)
+            return Outcome(phase="failed", failure=FailureKind.AGENT_ERROR, detail="it ended")
+
+    async def main() -> None:
+        stage = Ended(case_folder, until_told(lambda agent, _: agent.number == 1))
+        async with stage.boxed(tmp_path) as runtime:
+            runtime.store.lose_jobs = away_once(runtime.store.lose_jobs)
+            run = await only_run(runtime)
+            assert (run.grade, run.attempt) == (GradeState.SCORED, 1)
+            assert run.score == pytest.approx(2 / 3), "the first instance has no answer"
             await nothing_is_left(runtime, stage)
 
     played(main)

@@ -54,6 +54,9 @@ _WAITING = Statement(
 _OPEN = Statement(
     select(_J.job_id).where(_J.owner == b("line_"), _IS_OPEN, _J.expires_at > b("now_"))
 )
+_TAKERS = Statement(
+    select(_J.taken_by).distinct().where(_J.owner == b("line_"), _IS_OPEN, _J.taken_by.is_not(None))
+)
 _TAKEN = Statement(select(_J.job_id).where(_J.taken_by == b("subject_"), _IS_OPEN))
 _FORGET = Statement(schema.box_jobs.delete().where(_THIS))
 _FORGET_EXPIRED = Statement(schema.box_jobs.delete().where(_J.expires_at < b("now_")))
@@ -157,6 +160,11 @@ class Boxes:
         """Whether a program of this line is waited for."""
         now = self._clock.now()
         return await self._db.read(lambda t: t.one(_OPEN, line_=line, now_=now)) is not None
+
+    async def takers(self, line: str) -> frozenset[str]:
+        """Return the boxes of a line that have taken a program and not answered it."""
+        rows = await self._db.read(lambda t: t.all(_TAKERS, line_=line))
+        return frozenset(subject for (subject,) in rows)
 
     async def waiting_lines(self) -> frozenset[str]:
         """Return the lines that programs wait for, in one look for all boxes."""

@@ -142,8 +142,11 @@ async def test_a_lost_box_answers_for_what_it_had_taken_and_the_next_one_does_th
     for name in ("j1", "j2"):
         await store.ask_box(name, LINE, JOB, 600.0)
         clock.at += 1
+    assert await store.takers(LINE) == frozenset()
     await store.take_job(BOX)
+    assert await store.takers(LINE) == {BOX}
     assert await store.lose_jobs(BOX, LOST) == 1
+    assert await store.takers(LINE) == frozenset()
     assert await store.job_result("j1") == LOST
     assert (await store.take_job(NEXT_BOX) or LOST)[0] == "j2"
     assert await store.lose_jobs(BOX, LOST) == 0
