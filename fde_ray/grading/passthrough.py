@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -88,8 +89,10 @@ def _modules(folder: Path, workspace: Path) -> set[str] | None:
 def _copied(
     names: Sequence[str], folder: Path, workspace: Path, output: Path
 ) -> dict[str, tuple[SourceRef, ...]]:
-    """Copy the named files of `folder` byte for byte; return where each comes from."""
+    """Copy the named files of `folder` byte for byte, and nothing else; return where each comes
+    from."""
     sources: dict[str, tuple[SourceRef, ...]] = {}
+    emptied(output)
     for name in names:
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(folder / name, output / name)
@@ -114,16 +117,17 @@ async def passthrough_route(
     takes the modules beside it along. A deliverable that the evaluator finds structurally wrong, or
     fails on, goes to the panel.
     """
-    folder = candidate(workspace, schema, summary)
+    # Workspaces may be large: others go on meanwhile.
+    folder = await asyncio.to_thread(candidate, workspace, schema, summary)
     if folder is None:
         return None
     names = {file.name for file in schema.files}
     if executable:
-        modules = _modules(folder, workspace)
+        modules = await asyncio.to_thread(_modules, folder, workspace)
         if modules is None:
             return None
         names |= modules
-    sources = _copied(sorted(names), folder, workspace, emptied(output))
+    sources = await asyncio.to_thread(_copied, sorted(names), folder, workspace, output)
     try:
         evaluation = await evaluate(output)
     except EvaluatorFault:
@@ -141,7 +145,7 @@ async def passthrough_route(
         route=PASSTHROUGH_ROUTE,
         model=PASSTHROUGH,
         report=report,
-        output_sha256=output_hash(output),
+        output_sha256=await asyncio.to_thread(output_hash, output),
         provenance=Provenance(verdict="clean", findings=("copied byte for byte",)),
         evaluation=evaluation,
     )

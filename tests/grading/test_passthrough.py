@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -87,3 +89,32 @@ async def test_rule_24_structural_trouble_goes_to_the_panel(tmp_path: Path) -> N
         assert (
             await passthrough_route(tmp_path / "w", schema(), "", tmp_path / "o", evaluate) is None
         )
+
+
+class Watched(type(Path())):  # type: ignore[misc]
+    """A path that knows which threads looked it up."""
+
+    threads: ClassVar[set[int]] = set()
+
+    def __fspath__(self) -> str:
+        self.threads.add(threading.get_ident())
+        return str(self)
+
+
+@pytest.mark.parametrize("executable", [False, True])
+async def test_a_large_workspace_is_not_read_where_others_wait(
+    tmp_path: Path, executable: bool
+) -> None:
+    write(tmp_path / "w", {"plan.csv": b"x", "more.py": b"x"})
+    Watched.threads.clear()
+
+    async def evaluate(_folder: Path) -> Evaluation:
+        return SCORED
+
+    workspace, output = Watched(tmp_path / "w"), Watched(tmp_path / "o")
+    route = await passthrough_route(
+        workspace, schema(), "Done.", output, evaluate, executable=executable
+    )
+    assert route is not None
+    assert Watched.threads
+    assert threading.get_ident() not in Watched.threads
