@@ -1,6 +1,6 @@
 """What a program may leave in its container beside processes: files, attributes, System V objects.
 
-Whoever runs the next one there asks `cleared` first: what stays would tell it of the last one.
+What stays would tell the next one there of the last one.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from .boxes import HOME
@@ -68,30 +68,41 @@ class SystemV:
             getattr(self._libc, f"{kind}ctl")(number, _REMOVE, None)
 
 
-def cleared(folders: Sequence[str] = FOLDERS, files: Sequence[str] = FILES) -> bool:
-    """Empty these folders and files, as far as they are there; False = something is left."""
-    return all([_emptied(folder) for folder in folders] + [_truncated(file) for file in files])
+class Places:
+    """Folders that are emptied, and files; what is there before the first program is not its."""
+
+    def __init__(self, folders: Sequence[str] = FOLDERS, files: Sequence[str] = FILES) -> None:
+        self._files = files
+        self._own: dict[str, frozenset[str]] = {}
+        for at in folders:
+            with contextlib.suppress(OSError):  # not every container has all of them
+                self._own[at] = frozenset(os.listdir(at))
+
+    def clear(self) -> bool:
+        """Remove all that programs left; False = something is still there."""
+        told = [_emptied(at, own) for at, own in self._own.items()]
+        return all(told + [_truncated(file) for file in self._files])
 
 
-def _emptied(folder: str) -> bool:
-    if not os.path.isdir(folder):
-        return True
+def _emptied(folder: str, own: Collection[str]) -> bool:
     try:
         with os.scandir(folder) as entries:
             for entry in list(entries):
-                _remove(entry)
+                with contextlib.suppress(OSError, RecursionError):
+                    _remove(entry)
         _strip(folder)
-        return not os.listdir(folder)
-    except (OSError, RecursionError):
+        return not set(os.listdir(folder)) - set(own)
+    except OSError:
         return False
 
 
 def _truncated(file: str) -> bool:
-    if not os.access(file, os.W_OK):
-        return True
     try:
-        os.truncate(file, 0)
-        _strip(file)
+        if os.access(file, os.W_OK):
+            with contextlib.suppress(OSError):
+                os.truncate(file, 0)
+            _strip(file)
+            return os.path.getsize(file) == 0
     except OSError:
         return False
     return True

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .boxes import ENV_PYTHON
-from .leftovers import FILES, FOLDERS, SystemV, cleared
+from .leftovers import FILES, FOLDERS, Places, SystemV
 from .pod_staging import PYTHON
 from .walls import memory_bytes, oom_kills, set_limits, task_count
 
@@ -45,10 +45,12 @@ class Programs:
         self, *, is_alone: bool, scratch: Sequence[str] = FOLDERS, files: Sequence[str] = FILES
     ) -> None:
         self._is_alone, self._scratch, self._files = is_alone, scratch, files
+        self._places: Places | None = None
         self._system_v: SystemV | None = None
 
     def run(self, job: dict[str, Any]) -> dict[str, Any]:
         """Return how a program ended, in the words of `model.boxes.BoxResult`."""
+        self._places = self._places or Places(self._scratch, self._files)
         began, kills = time.monotonic(), oom_kills() if self._is_alone else 0
         try:
             process = _started(job)
@@ -67,7 +69,7 @@ class Programs:
             reason = "memory"
         ended = process.returncode if reason == "exit" else None
         took = time.monotonic() - began
-        self._clear()
+        self._clear(self._places)
         if reason == "tasks":
             return _result("exit", -signal.SIGKILL, output.kept["out"], _TOO_MANY, took)
         return _result(reason, ended, output.kept["out"], output.kept["err"], took)
@@ -130,8 +132,8 @@ class Programs:
                 if pid == 0:
                     time.sleep(0.002)
 
-    def _clear(self) -> None:
-        is_clear = cleared(self._scratch, self._files)
+    def _clear(self, places: Places) -> None:
+        is_clear = places.clear()
         if not self._is_alone:
             return
         self._system_v = self._system_v or SystemV()
