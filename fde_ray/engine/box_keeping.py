@@ -53,6 +53,11 @@ SPARE_BYTES = 1 << 30
 writes, beside itself."""
 PROCESSES = 256
 RETRY_S = 5.0
+LOOK_S = 300.0
+LATE_S = 1000.0
+"""After the time of a program that its box says nothing of: it has fetched what the program reads,
+or given up, in less, and whoever asked waits longer."""
+_HANGS = Loss(FailureKind.SHIM_LOST, "the box does not say how its program ended")
 KILLED = -9
 _OF_AGENTS = (FailureKind.AGENT_ERROR, FailureKind.AGENT_RESOURCE)
 
@@ -204,17 +209,23 @@ class BoxKeeper:
     async def _watched(self, row: AttemptRow, line: _Line) -> None:
         topics = (("session", row.subject), ("jobs", line.name), ("session", line.name))
         with self._store.changed.watch(*topics) as news, self._patrol.over(row.subject) as doubts:
-            while True:
-                is_heard = await woken(news, line.pods.scoring_idle)
+            idle_s, look_s = 0.0, min(line.pods.scoring_idle, LOOK_S)
+            while idle_s < line.pods.scoring_idle or await self._store.has_jobs(line.name):
+                is_heard = await woken(news, look_s)
+                idle_s = 0.0 if is_heard else idle_s + look_s
                 doubt = doubts.taken()
-                if doubt is not None and (loss := await self._sessions.loss(row, doubt)):
+                loss = None if doubt is None else await self._sessions.loss(row, doubt)
+                if loss is None and not is_heard:
+                    loss = await self._hang(row)
+                if loss is not None:
                     found = await self._found(row, loss)
                     await self._close(row, found)
                     await self._store.lose_jobs(row.subject, _word_of(row.role, found))
                     return
-                if not is_heard and not await self._store.has_jobs(line.name):
-                    await self._sessions.close(row, solve_end=SolveEnd.SUBMITTED)
-                    return
+            await self._sessions.close(row, solve_end=SolveEnd.SUBMITTED)
+
+    async def _hang(self, row: AttemptRow) -> Loss | None:
+        return _HANGS if await self._store.is_overdue(row.subject, LATE_S) else None
 
     async def _found(self, row: AttemptRow, loss: Loss) -> Loss:
         """Return what else is known of a loss: a memory that was used up, what befell the node."""

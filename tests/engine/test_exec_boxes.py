@@ -189,6 +189,26 @@ def test_a_program_that_ends_its_box_has_no_answer_and_the_next_instance_has_ano
     played(main)
 
 
+def test_a_box_that_hangs_is_followed_by_another(case_folder: Path, tmp_path: Path) -> None:
+    async def hangs(stage: BoxStage, agent: BoxAgent) -> None:
+        if agent.session.role == "score" or agent.number > 1:
+            await serves(stage, agent)
+        await agent.start()
+        await agent.taken()
+        await agent.sleep(1e6)
+
+    async def main() -> None:
+        stage = ExecStage(case_folder, hangs)
+        async with stage.boxed(tmp_path) as runtime:
+            run = await only_run(runtime)
+            assert (run.grade, run.score, run.attempt) == (GradeState.SCORED, 1.0, 1)
+            first, _ = await runtime.store.attempts_of(run.run_id, "exec")
+            assert first.failure == FailureKind.SHIM_LOST.value
+            await nothing_is_left(runtime, stage)
+
+    played(main)
+
+
 def away_once(method: Callable[..., Any]) -> Any:
     """Return the method, which the first time finds no store."""
     troubles = [StoreError("the store is away")]

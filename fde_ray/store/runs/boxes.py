@@ -58,6 +58,7 @@ _TAKERS = Statement(
     select(_J.taken_by).distinct().where(_J.owner == b("line_"), _IS_OPEN, _J.taken_by.is_not(None))
 )
 _TAKEN = Statement(select(_J.job_id).where(_J.taken_by == b("subject_"), _IS_OPEN))
+_AT_WORK = Statement(select(_J.taken_at, _J.document).where(_J.taken_by == b("subject_"), _IS_OPEN))
 _FORGET = Statement(schema.box_jobs.delete().where(_THIS))
 _FORGET_EXPIRED = Statement(schema.box_jobs.delete().where(_J.expires_at < b("now_")))
 
@@ -165,6 +166,15 @@ class Boxes:
         """Return the boxes of a line that have taken a program and not answered it."""
         rows = await self._db.read(lambda t: t.all(_TAKERS, line_=line))
         return frozenset(subject for (subject,) in rows)
+
+    async def is_overdue(self, subject: str, late_s: float) -> bool:
+        """Whether a box owes the answer for a program whose time was over `late_s` ago."""
+        now = self._clock.now()
+        rows = await self._db.read(lambda t: t.all(_AT_WORK, subject_=subject))
+        return any(
+            now > taken_at + BoxJob.model_validate_json(document).timeout_s + late_s
+            for taken_at, document in rows
+        )
 
     async def waiting_lines(self) -> frozenset[str]:
         """Return the lines that programs wait for, in one look for all boxes."""

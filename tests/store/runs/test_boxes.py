@@ -145,6 +145,10 @@ async def test_a_lost_box_answers_for_what_it_had_taken_and_the_next_one_does_th
     assert await store.takers(LINE) == frozenset()
     await store.take_job(BOX)
     assert await store.takers(LINE) == {BOX}
+    assert not await store.is_overdue(BOX, 60.0)
+    clock.at += JOB.timeout_s + 61
+    assert await store.is_overdue(BOX, 60.0)
+    assert not await store.is_overdue(NEXT_BOX, 60.0)
     assert await store.lose_jobs(BOX, LOST) == 1
     assert await store.takers(LINE) == frozenset()
     assert await store.job_result("j1") == LOST
