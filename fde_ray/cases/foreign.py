@@ -159,8 +159,9 @@ def as_record(kind: type[R], value: object, path: Path, place: str = "") -> R:
 
 
 def first_fault(error: ValidationError) -> str:
-    """Return the first fault of a validation as `field: what is wrong`."""
-    fault = error.errors(include_url=False, include_context=False)[0]
+    """Return a fault as `field: what is wrong`: an unknown field, else the first."""
+    faults = error.errors(include_url=False, include_context=False)
+    fault = min(faults, key=lambda one: one["type"] != "extra_forbidden")
     where = ".".join(str(part) for part in fault["loc"])
     return f"{where}: {fault['msg']}" if where else str(fault["msg"])
 

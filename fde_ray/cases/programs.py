@@ -8,6 +8,7 @@ a sandbox, `authoring.program_runs` those of a case's author.
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,6 +70,22 @@ class Answers:
         (self._folder / RUNS_FILE).write_text(text + "\n", encoding="utf-8")
 
 
+def unanswered(files: Mapping[str, bytes]) -> str | None:
+    """Return why an instance has no answer, the first of them; None = each has one.
+
+    files: what an evaluator reads.
+    """
+    told = json.loads(files[RUNS_FILE])
+    if told["entry"] is None:
+        return "the program was not delivered"
+    for name, record in told["runs"].items():
+        run = ProgramRun.model_validate(record)
+        if not run.has_answer:
+            end = f"exit {run.exit_code}" if run.reason == "exit" else run.reason
+            return f"{told['entry']} has no answer to {name} ({end})"
+    return None
+
+
 def program_argv(python: str, folder: str, entry: str) -> tuple[str, ...]:
     """Return the command of a program: it imports from its own folder, and from no user's site."""
     return (python, "-B", "-s", f"{folder}/{entry}")
@@ -96,7 +113,8 @@ def check_program(root: Path, meta: CaseMeta, schema: SubmissionSchema) -> None:
             raise CaseError(toml, "program: only a case of kind 'executable' has one; remove it")
         return
     if program is None:
-        raise CaseError(toml, "program: kind 'executable' needs entry, instance_s, instance_mib")
+        fault = "kind 'executable' needs a table [program] of entry, instance_s, instance_mib"
+        raise CaseError(toml, fault)
     _check_entry(toml, program.entry, schema)
     _check_params(root / "sealed" / "params.json", program)
     count = _instance_count(root / "sealed" / INSTANCES)
@@ -144,7 +162,7 @@ def _instance_count(folder: Path) -> int:
         if not _NAME.fullmatch(name):
             raise CaseError(
                 folder / name,
-                "an instance's name has letters, digits, '.', '_', '-' and begins with neither",
+                "an instance's name is of letters, digits, . _ - and begins with a letter or digit",
             )
         if not 0 < facts.st_size <= MAX_KEPT_BYTES:
             fault = "is larger than" if facts.st_size else "is empty; an instance has 1 to"

@@ -88,7 +88,7 @@ PROGRAM_TABLE = '[program]\nentry = "policy.py"\ninstance_s = 10\ninstance_mib =
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        pytest.param(PROGRAM_TABLE, "", "'executable' needs entry", id="no program"),
+        pytest.param(PROGRAM_TABLE, "", "needs a table [program] of entry", id="no program"),
         pytest.param(
             'kind = "executable"', 'kind = "artifact"', "remove it", id="program of an artifact"
         ),
@@ -108,6 +108,7 @@ PROGRAM_TABLE = '[program]\nentry = "policy.py"\ninstance_s = 10\ninstance_mib =
             "instance_mib = 256", "instance_mib = 8193", "program.instance_mib", id="too much"
         ),
         pytest.param(PROGRAM_TABLE, PROGRAM_TABLE + "shell = true\n", "shell", id="unknown key"),
+        pytest.param("instance_s = 10", "instance_sec = 10", "program.instance_sec", id="misspelt"),
         pytest.param(PROGRAM_TABLE, PROGRAM_TABLE * 2, "line", id="twice"),
         pytest.param(
             "instance_s = 10", "instance_s = 11", "program_instance_s: must be 11", id="params"
@@ -329,3 +330,25 @@ def test_a_program_is_given_one_instance_and_little_else(refill: Case) -> None:
         assert given.encode() == instance.content
         assert (folder, arguments) == ([], [])
         assert set(variables) <= {"HOME", "LANG", "LC_CTYPE", "PATH", "PYTHONHASHSEED"}
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "told"),
+    [
+        (ENTRY, "raise SystemExit(3)\n", "policy.py has no answer to first_shop.json (exit 3)"),
+        (ENTRY, "print('x' * (3 << 20))\n", "no answer to first_shop.json (output)"),
+        ("other.py", policy(), "the program was not delivered"),
+    ],
+    ids=["crash", "too much", "no entry"],
+)
+def test_a_reference_without_an_answer_says_how_its_program_ended(
+    root: Path, file: str, code: str, told: str
+) -> None:
+    best = root / "sealed" / "best_solution"
+    (best / ENTRY).unlink()
+    (best / file).write_text(code)
+    write_manifest(root)
+    (result,) = check_case(load_case(root), rules=["A2"])
+    assert result.ok is False
+    assert told in result.detail
+    assert "not valid: " in result.detail

@@ -14,6 +14,7 @@ from fde_ray.cases.authoring.strict_reader import tree_hash
 from fde_ray.cases.foreign import read_text
 from fde_ray.cases.normalising import normalised
 from fde_ray.cases.probes import list_probes, load_probe
+from fde_ray.cases.programs import unanswered
 from fde_ray.cases.records import Case, Probe
 from fde_ray.model.base import Record
 
@@ -55,6 +56,12 @@ class Bench:
         if key not in self._answers:
             self._answers[key] = answered_files(self.case, files)
         return self._answers[key]
+
+    def unanswered(self) -> str | None:
+        """Return why the reference program has no answer somewhere; None = it has all of them."""
+        if self.case.meta.program is None:
+            return None
+        return unanswered(self.judged_files(self.best))
 
     def _judged(self, files: Mapping[str, bytes]) -> Evaluation:
         key = tree_hash(files.items())

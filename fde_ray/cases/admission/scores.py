@@ -11,9 +11,11 @@ def reference_is_exact(bench: Bench) -> RuleResult:
     """A2: the reference is valid, its raw is bit-equal, its quality exactly 1."""
     run, reference = bench.run(bench.best), bench.case.reference
     result = run.result or {}
-    faults = []
+    faults = [] if (fault := bench.unanswered()) is None else [fault]
     if run.status != 0 or not run.valid:
-        faults.append(f"not valid: {run.codes or run.stderr}")
+        said = run.stderr.splitlines()[-1:] or [f"the evaluator ended with {run.status}"]
+        told = ", ".join(run.codes or said)
+        faults.append(f"not valid: {told}")
     if result.get("raw") != reference.raw:
         faults.append(f"raw {result.get('raw')} is not {reference.raw}")
     if result.get("score") != 1.0 or result.get("quality") != 1.0:
