@@ -20,6 +20,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _PEER = "As ip:port, network/bits:port or namespace/label=value:port (pods, by their own port)."
+_UNLIKE = {"memory_gib": "--memory", "images": "--image"}
+"""Field of a fence -> its option, where their names differ."""
 
 
 @app.callback()
@@ -163,8 +165,10 @@ def _settings(profile: Profile, peers: dict[str, list[str] | None], **given: Any
         )
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])).replace("_", "-")
-        told = f"{where}: {first['msg']}" if where else first["msg"].removeprefix("Value error, ")
+        told = first["msg"].removeprefix("Value error, ")
+        if first["loc"]:
+            field = str(first["loc"][0])
+            told = f"{_UNLIKE.get(field) or '--' + field.replace('_', '-')}: {told}"
         raise UserError(shortened(told)) from error
 
 

@@ -30,7 +30,7 @@ class PodsPeer(Record):
 
     namespace: Name
     label: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_./]{0,250}$")]
-    value: Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][-A-Za-z0-9_.]{0,62})?$")]
+    value: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$")]
     port: Port
     """The one that the pods listen on, not the service's."""
 
@@ -63,7 +63,7 @@ class FenceSettings(Record):
     """The most that one pod may ask for."""
     pod_memory_gib: int = Field(default=64, ge=1)
     pod_disk_gib: int = Field(default=200, ge=1)
-    images: tuple[str, ...] = ()
+    images: tuple[Annotated[str, StringConstraints(pattern=r"^[!-~]{1,500}$")], ...] = ()
     """Beginnings of the image references that pods may use; empty = any."""
     user_namespaces: bool = False
     """Whether pods must run in a user namespace of their own (`hostUsers: false`)."""
@@ -72,6 +72,8 @@ class FenceSettings(Record):
     def _something_is_left(self) -> Self:
         if self.engine_namespace == self.namespace:
             raise ValueError("the engine's account needs a namespace without run pods")
+        if self.namespace == "default" or self.namespace.startswith("kube-"):
+            raise ValueError(f"{self.namespace} is no namespace for run pods: it holds others")
         if self.reserve >= self.pods:
             raise ValueError(f"grading takes {self.reserve} of {self.pods} pods: none can solve")
         return self
