@@ -62,7 +62,10 @@ class Access:
                 )
         except (config.ConfigException, yaml.YAMLError, *_ODD) as error:
             place = self._kubeconfig or self._account
-            raise UserError(f"cannot use {place}: {shortened(str(error), 200)}") from error
+            told = (
+                "it is no kubeconfig" if isinstance(error, (TypeError, AttributeError)) else error
+            )
+            raise UserError(f"cannot use {place}: {shortened(str(told), 200)}") from error
 
     def _renew_inside(self, config: Any) -> None:
         loader = config.incluster_config.InClusterConfigLoader(

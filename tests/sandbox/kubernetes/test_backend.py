@@ -302,11 +302,21 @@ async def test_a_cluster_that_is_not_named_is_asked_for(environ: dict[str, str],
             pass
 
 
-@pytest.mark.parametrize("text", ["", "- a list", "clusters: 3", "{", "\x00"])
-async def test_a_kubeconfig_may_be_anything(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "it is no kubeconfig"),
+        ("- a list", "it is no kubeconfig"),
+        ("just words", "it is no kubeconfig"),
+        ("clusters: 3", "it is no kubeconfig"),
+        ("{", "while parsing"),
+        ("\x00", "special characters"),
+    ],
+)
+async def test_a_kubeconfig_may_be_anything(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(text)
-    with pytest.raises(UserError, match="cannot use"):
+    with pytest.raises(UserError, match=f"cannot use .*{said}"):
         async with opened_kubernetes(PROFILE, {"KUBECONFIG": str(path)}, ScaledClock()):
             pass
 
