@@ -15,27 +15,16 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from fde_ray.grading.provenance import CheckLimits
-from fde_ray.model.boxes import (
-    BOX_ROOT,
-    MAX_DETAIL,
-    BoxResult,
-    BoxRole,
-    box_line,
-    box_owner,
-    box_subject,
-    line_of,
-    owner_of,
-)
-from fde_ray.model.errors import RunFailure, SandboxError, StoreError, Superseded, shortened
-from fde_ray.model.failures import FailureKind, known_kind
+from fde_ray.model.boxes import BoxRole, box_line, box_owner, box_subject, line_of, owner_of
+from fde_ray.model.errors import RunFailure, SandboxError, StoreError, Superseded
+from fde_ray.model.failures import FailureKind
 from fde_ray.model.kubernetes import KubernetesProfile
 from fde_ray.model.plan import RunPlan
-from fde_ray.model.profile import Profile
-from fde_ray.model.session import SessionInputs, SessionLimits
-from fde_ray.model.states import Channel, SolveEnd
+from fde_ray.model.states import SolveEnd
 from fde_ray.store.objects import layout
 from fde_ray.store.runs import AttemptRow, Epoch, woken
 
+from .box_making import Room, box_inputs, loss_of, lost, scoring_pods, word_of
 from .box_presence import Box, Boxes
 from .patience import wait_before_start
 from .patrol import Patrol
@@ -44,29 +33,12 @@ from .sessions import FORGOTTEN_S, Loss, SessionHost
 
 log = logging.getLogger(__name__)
 
-LIFE_S = 12 * 3600.0
-"""A pod's deadline cannot be raised later; one that reaches it is followed by another."""
-HEADROOM_BYTES = 256 << 20
-"""For the runner, and for what a program uses up between two looks at it."""
-SPARE_BYTES = 1 << 30
-"""For a case's data, a route's output and the checker, beside the workspace; for what a program
-writes, beside itself."""
-PROCESSES = 256
 RETRY_S = 5.0
 LOOK_S = 300.0
 LATE_S = 1000.0
 """After the time of a program that its box says nothing of: it has fetched what the program reads,
 or given up, in less, and whoever asked waits longer."""
 _HANGS = Loss(FailureKind.SHIM_LOST, "the box does not say how its program ended")
-KILLED = -9
-_OF_AGENTS = (FailureKind.AGENT_ERROR, FailureKind.AGENT_RESOURCE)
-
-
-class Room(NamedTuple):
-    """What the largest program of a line may use, and what the largest folder takes up."""
-
-    memory_bytes: int
-    disk_bytes: int
 
 
 class _Line(NamedTuple):
@@ -131,7 +103,7 @@ class BoxKeeper:
         """Answer those who wait for boxes that were ended with their grades, and clear these."""
         lines = {line_of(box.subject): box.subject for box in boxes}
         for line, last in lines.items():
-            await self._store.refuse_jobs(line, last, _lost(detail))
+            await self._store.refuse_jobs(line, last, lost(detail))
         for owner in {owner_of(line) for line in lines}:
             await self._clear(owner)
 
@@ -142,7 +114,7 @@ class BoxKeeper:
                     await self._sessions.close(row, solve_end=SolveEnd.SUBMITTED)
             # Whoever still waits, for a verification, hears of the end.
             nobody = box_subject(line.name, 0)
-            await self._store.refuse_jobs(line.name, nobody, _lost("the grading is over"))
+            await self._store.refuse_jobs(line.name, nobody, lost("the grading is over"))
         if lines:
             await self._clear(box_owner(plan.run_id, plan.grade_id))
 
@@ -184,7 +156,7 @@ class BoxKeeper:
         takers = await self._store.takers(line.name)
         for row in await self._rows(line) if takers else ():
             if row.state == "closed" and row.subject in takers:
-                await self._store.lose_jobs(row.subject, _word_of(row.role, _loss_of(row)))
+                await self._store.lose_jobs(row.subject, word_of(row.role, loss_of(row)))
         return await self._store.has_jobs(line.name)
 
     async def _serve(self, line: _Line) -> None:
@@ -198,7 +170,7 @@ class BoxKeeper:
                     raise SandboxError(loss.detail, loss.kind)
             except SandboxError as error:
                 await self._close(row, Loss(error.kind, error.detail))
-                await self._store.refuse_jobs(line.name, row.subject, _lost(error.detail))
+                await self._store.refuse_jobs(line.name, row.subject, lost(error.detail))
                 line.box.missed(error.detail)
                 return
             line.box.came()
@@ -220,7 +192,7 @@ class BoxKeeper:
                 if loss is not None:
                     found = await self._found(row, loss)
                     await self._close(row, found)
-                    await self._store.lose_jobs(row.subject, _word_of(row.role, found))
+                    await self._store.lose_jobs(row.subject, word_of(row.role, found))
                     return
             await self._sessions.close(row, solve_end=SolveEnd.SUBMITTED)
 
@@ -264,65 +236,3 @@ class BoxKeeper:
     async def _rows(self, line: _Line) -> list[AttemptRow]:
         rows = await self._store.attempts_of(line.plan.run_id, line.role)
         return [row for row in rows if row.grade_id == line.plan.grade_id]
-
-
-def scoring_pods(profile: Profile) -> KubernetesProfile | None:
-    """Return how boxes are made; None = no program runs in one."""
-    made = profile.sandbox.kubernetes
-    if profile.sandbox.runtime != "kubernetes" or made is None or made.scoring == "refuse":
-        return None
-    return made
-
-
-def box_inputs(
-    plan: RunPlan, role: BoxRole, subject: str, pods: KubernetesProfile, room: Room
-) -> SessionInputs:
-    """Return what a box of a grade is. It has no agent, no model and no prompt."""
-    return SessionInputs(
-        subject=subject,
-        role=role,
-        scaffold="evaluator",
-        model="evaluator",
-        prompt="",
-        channel=Channel.TEXT,
-        has_questions=False,
-        workdir=BOX_ROOT,
-        collect=BOX_ROOT,
-        limits=SessionLimits(
-            time_s=LIFE_S,
-            cpu=pods.scoring_cpu,
-            memory_bytes=room.memory_bytes + HEADROOM_BYTES,
-            disk_bytes=room.disk_bytes + SPARE_BYTES,
-            processes=PROCESSES,
-            archive_bytes=0,
-            pause_cap_s=plan.limits.pause_cap,
-        ),
-    )
-
-
-def _word_of(role: str, loss: Loss) -> BoxResult:
-    """Return how the program ended that a lost box was at.
-
-    One that used up the memory is told so, as if it had been seen in time.
-    """
-    detail = shortened(loss.detail)[:MAX_DETAIL]
-    if _is_memory(loss):
-        return BoxResult(reason="memory", detail=detail)
-    if role == "exec" and loss.kind in _OF_AGENTS:
-        return BoxResult(reason="exit", exit_code=KILLED, stderr=detail.encode())
-    return _lost(detail)
-
-
-def _loss_of(row: AttemptRow) -> Loss:
-    """Return how a closed box was lost; a driver may have died before it could answer for it."""
-    kind = FailureKind.GRADER_SANDBOX if row.failure is None else known_kind(row.failure)
-    return Loss(kind, (row.detail or "its box is gone").removeprefix(f"{kind}: "))
-
-
-def _is_memory(loss: Loss) -> bool:
-    """Whether the kernel found the memory used up. A disk that is full holds what we laid out."""
-    return loss.kind is FailureKind.AGENT_RESOURCE and loss.detail.startswith("memory:")
-
-
-def _lost(detail: str) -> BoxResult:
-    return BoxResult(reason="lost", detail=shortened(detail)[:MAX_DETAIL])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fde_ray.engine.box_keeping import Room, box_inputs
+from fde_ray.engine.box_making import Room, box_inputs
 from fde_ray.engine.boxes import BoxScorer, completed_of, folder_hash, packed_folder
 from fde_ray.engine.controller import Controller
 from fde_ray.gateway.ports import EvaluateReply
