@@ -203,6 +203,7 @@ async def _in_cluster(profile: Profile, pods: KubernetesProfile) -> list[Finding
 
     grading = grading_of_profile(profile, at_once=os.cpu_count() or 1)
     async with KubeClient.opened(pods, os.environ, SystemClock()) as client:
+        await client.greet()
         target = target_of(pods, profile.planes, await forbidden_addresses(client))
         checks = await cluster_checks(client, target, grading)
     return [Finding(one.what, one.ok, one.detail, one.remedy) for one in checks]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,13 @@ planes: {run: "http://10.0.0.7:8080", ingest: "http://10.0.0.7:8082", grade: "ht
 sandbox:
   runtime: kubernetes
   kubernetes: {namespace: my-runs, image: "localhost/run:1", pull: Never, runtime_class: kata}
+"""
+
+KUBECONFIG = """
+current-context: lab
+contexts: [{name: lab, context: {cluster: lab, user: me}}]
+clusters: [{name: lab, cluster: {server: "%s"}}]
+users: [{name: me, user: {token: t}}]
 """
 
 
@@ -120,3 +128,20 @@ def test_doctor_without_a_way_to_the_cluster_says_what_to_set(
     assert not found["cluster"]["ok"]
     assert "KUBECONFIG" in found["cluster"]["detail"]
     assert found["sandbox"]["ok"]
+
+
+def test_doctor_says_at_once_that_no_api_server_is_there(
+    profile: Path, cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as nobody:  # bound, but nobody listens
+        nobody.bind(("127.0.0.1", 0))
+        server = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        path = tmp_path / "kubeconfig"
+        path.write_text(KUBECONFIG % server)
+        monkeypatch.setenv("KUBECONFIG", str(path))
+        ended = cli("doctor", "--cluster", "--profile", profile, "--json")
+    (found,) = [one for one in ended.json if one["what"] == "cluster"]
+    assert ended.code == 1
+    assert not found["ok"]
+    assert f"{server}, from context lab of {path}: see that it runs" in found["detail"]
+    assert "\n" not in found["detail"]

@@ -29,6 +29,7 @@ Object = dict[str, Any]
 Verb = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 DEADLINE_S, TRY_S = 60.0, 20.0
+GREETING_S = 8.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 8.0
 CLOSE_S = 0.25
 WRITES_AT_ONCE = 8
@@ -139,9 +140,14 @@ class KubeClient:
                 self._renewals += 1
 
     async def _once(
-        self, verb: Verb, path: str, query: Mapping[str, str] | None, body: Object | None
+        self,
+        verb: Verb,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+        try_s: float = TRY_S,
     ) -> Object:
-        timeout = aiohttp.ClientTimeout(total=TRY_S)
+        timeout = aiohttp.ClientTimeout(total=try_s)
         try:
             async with await self._sent(verb, path, query, body, timeout) as reply:
                 data = await reply.read()
@@ -201,12 +207,30 @@ class KubeClient:
         self.answered_at = self._clock.now()
         return reply
 
+    async def greet(self, within_s: float = GREETING_S) -> None:
+        """Return once the server has answered one request; UserError says why it is of no use."""
+        try:
+            await self._once("GET", "/version", try_s=within_s)
+        except ApiFault as fault:
+            if fault.is_transient or fault.status == 401:
+                raise self._unusable(fault) from fault
+
     async def version(self) -> str:
         """Return the server's version; UserError when it does not take us in."""
         try:
             return str((await self.request("GET", "/version")).get("gitVersion", "unknown"))
         except ApiFault as fault:
-            raise UserError(f"the cluster cannot be used: {fault.detail}") from fault
+            raise self._unusable(fault) from fault
+
+    def _unusable(self, fault: ApiFault) -> UserError:
+        remedy = "see that it runs and that this machine reaches it"
+        if fault.status in (401, 403):
+            remedy = "give credentials that it takes"
+        return UserError(
+            f"the cluster cannot be used: {fault.detail}; its server is "
+            f"{shortened(self._access.server)}: {remedy}, or name another cluster by KUBECONFIG or "
+            "sandbox.kubernetes.kubeconfig"
+        )
 
 
 async def _chunks(reply: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
@@ -215,7 +239,8 @@ async def _chunks(reply: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 
 def _without_answer(error: BaseException) -> str:
-    said = shortened(str(error) or type(error).__name__, 200)
+    unsaid = "no reply in time" if isinstance(error, TimeoutError) else type(error).__name__
+    said = shortened(str(error) or unsaid, 200)
     return f"the API server did not answer: {said}"
 
 

@@ -40,6 +40,7 @@ class Access:
         self._kubeconfig = _kubeconfig(profile, environ)
         self._context, self._environ = profile.context, environ
         self._account = service_account
+        self._origin = f"the service account in {service_account}"
         if self._kubeconfig is None and "KUBERNETES_SERVICE_HOST" not in environ:
             raise UserError(
                 "no cluster is named: set KUBECONFIG, or sandbox.kubernetes.kubeconfig in the "
@@ -54,18 +55,27 @@ class Access:
             if self._kubeconfig is None:
                 self._renew_inside(config)
             else:
-                await config.load_kube_config(
-                    config_file=self._kubeconfig,
-                    context=self._context,
-                    client_configuration=self.configuration,
-                    persist_config=False,
-                )
+                await self._renew_outside(config, self._kubeconfig)
         except (config.ConfigException, yaml.YAMLError, *_ODD) as error:
             place = self._kubeconfig or self._account
             told = (
                 "it is no kubeconfig" if isinstance(error, (TypeError, AttributeError)) else error
             )
             raise UserError(f"cannot use {place}: {shortened(str(told), 200)}") from error
+
+    async def _renew_outside(self, config: Any, kubeconfig: str) -> None:
+        loader = await config.load_kube_config(
+            config_file=kubeconfig,
+            context=self._context,
+            client_configuration=self.configuration,
+            persist_config=False,
+        )
+        chosen = loader.current_context
+        server = str(getattr(loader, "host", ""))
+        if not _is_server(server):
+            key = f"clusters[{chosen['context']['cluster']}].cluster.server"
+            raise ValueError(f"{key} is {server[:60]!r}; write https://host:port")
+        self._origin = f"context {chosen['name']} of {kubeconfig}"
 
     def _renew_inside(self, config: Any) -> None:
         loader = config.incluster_config.InClusterConfigLoader(
@@ -95,6 +105,11 @@ class Access:
             )
 
     @property
+    def server(self) -> str:
+        """The API server's address and where it was read."""
+        return f"{self.configuration.host}, from {self._origin}"
+
+    @property
     def is_encrypted(self) -> bool:
         return str(self.configuration.host).startswith("https:")
 
@@ -105,6 +120,16 @@ class Access:
         inside_port = self._environ.get("KUBERNETES_SERVICE_PORT", "443")
         pairs = ((parts.hostname or "", str(parts.port or 443)), (inside, inside_port))
         return tuple(dict.fromkeys(f"{bracketed(h)}:{p}" for h, p in pairs if is_ip(h)))
+
+
+def _is_server(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    is_plain = url.isprintable() and " " not in url
+    return is_plain and parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
 
 
 def is_ip(host: str) -> bool:
@@ -123,8 +148,11 @@ def bracketed(host: str) -> str:
 def _kubeconfig(profile: KubernetesProfile, environ: Mapping[str, str]) -> str | None:
     named = profile.kubeconfig or environ.get("KUBECONFIG")
     if named:
-        found = [one for one in named.split(os.pathsep) if Path(one).expanduser().is_file()]
-        if not found:
+        places = [Path(one).expanduser() for one in named.split(os.pathsep) if one]
+        for folder in filter(Path.is_dir, places):
+            key = "sandbox.kubernetes.kubeconfig" if profile.kubeconfig else "KUBECONFIG"
+            raise UserError(f"{key} names {folder}, which is a folder: name the file in it")
+        if not any(map(Path.is_file, places)):
             raise UserError(f"there is no kubeconfig at {named}")
         return named
     own = Path(environ.get("HOME", "/nonexistent"), ".kube", "config")

@@ -302,6 +302,17 @@ async def test_a_cluster_that_is_not_named_is_asked_for(environ: dict[str, str],
             pass
 
 
+def kubeconfig_of(server: str | None) -> str:
+    return json.dumps(
+        {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "lab", "user": "u"}}],
+            "clusters": [{"name": "lab", "cluster": {"server": server}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+        }
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -309,6 +320,14 @@ async def test_a_cluster_that_is_not_named_is_asked_for(environ: dict[str, str],
         ("- a list", "it is no kubeconfig"),
         ("just words", "it is no kubeconfig"),
         ("clusters: 3", "it is no kubeconfig"),
+        (kubeconfig_of("ftp:zz"), r"clusters\[lab\].cluster.server is 'ftp:zz'; write https://"),
+        (kubeconfig_of(""), r"clusters\[lab\].cluster.server is ''; write https://"),
+        (kubeconfig_of(None), "Expected key server"),
+        (kubeconfig_of("https://:6443"), "cluster.server is 'https://:6443'"),
+        (kubeconfig_of("https://10.0.0.1:x"), "cluster.server is 'https://10.0.0.1:x'"),
+        (kubeconfig_of("https://[zz:1"), "cluster.server is "),
+        (kubeconfig_of("https://10.0.0.1\n:6443"), "cluster.server is "),
+        (kubeconfig_of("x" * 10**6), "cluster.server is 'xxx"),
         ("{", "while parsing"),
         ("\x00", "special characters"),
     ],
@@ -316,8 +335,27 @@ async def test_a_cluster_that_is_not_named_is_asked_for(environ: dict[str, str],
 async def test_a_kubeconfig_may_be_anything(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(text)
-    with pytest.raises(UserError, match=f"cannot use .*{said}"):
+    with pytest.raises(UserError, match=f"cannot use {path}: .*{said}") as caught:
         async with opened_kubernetes(PROFILE, {"KUBECONFIG": str(path)}, ScaledClock()):
+            pass
+    assert len(str(caught.value)) < 500
+
+
+async def test_a_cluster_without_a_server_is_no_local_one(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(kubeconfig_of(None).replace('"server": null', ""))
+    with pytest.raises(UserError, match=r"cluster\.server is ''"):
+        async with opened_kubernetes(PROFILE, {"KUBECONFIG": str(path)}, ScaledClock()):
+            pass
+
+
+@pytest.mark.parametrize("key", ["KUBECONFIG", "sandbox.kubernetes.kubeconfig"])
+async def test_a_folder_is_no_kubeconfig(tmp_path: Path, key: str) -> None:
+    is_of_profile = key != "KUBECONFIG"
+    profile = PROFILE.evolve(kubeconfig=str(tmp_path)) if is_of_profile else PROFILE
+    environ = {} if is_of_profile else {"KUBECONFIG": f"/nowhere:{tmp_path}"}
+    with pytest.raises(UserError, match=f"{key} names {tmp_path}, which is a folder"):
+        async with opened_kubernetes(profile, environ, ScaledClock()):
             pass
 
 

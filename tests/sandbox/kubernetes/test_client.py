@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from fde_ray.model.errors import UserError
 from fde_ray.sandbox.kubernetes.cache import PodCache
 from fde_ray.sandbox.kubernetes.client import KubeClient
 from fde_ray.sandbox.kubernetes.faults import MAX_RETRY_AFTER_S, ApiFault, fault_of
@@ -197,3 +199,36 @@ def test_cache_passes_a_name_from_one_pod_to_the_next() -> None:
     found = cache.named("a")
     assert found is not None
     assert found.uid == "u2"
+
+
+async def test_a_server_that_never_answers_is_told_soon_with_where_it_was_named(
+    tmp_path: Path,
+) -> None:
+    async with connected(tmp_path) as (client, api):
+        await client.greet()
+
+        async def sleeps(request: web.Request) -> web.StreamResponse | None:
+            await asyncio.sleep(30)
+            return None
+
+        api.faults.append(sleeps)
+        with pytest.raises(UserError) as caught:
+            await client.greet(within_s=0.2)
+    told = str(caught.value)
+    assert "the API server did not answer: no reply in time" in told
+    assert f"http://127.0.0.1:{api.port}, from context c of {tmp_path}/kubeconfig: see that" in told
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [(503, "see that it runs"), (401, "give credentials that it takes"), (403, None)],
+)
+async def test_a_greeting_is_one_try(tmp_path: Path, code: int, told: str | None) -> None:
+    async with connected(tmp_path) as (client, api):
+        api.faults.append(failing("GET", lambda: web.Response(status=code)))
+        if told is None:
+            await client.greet()
+        else:
+            with pytest.raises(UserError, match=told):
+                await client.greet()
+        assert len(api.requests) == 1
