@@ -163,7 +163,8 @@ def first_fault(error: ValidationError) -> str:
     faults = error.errors(include_url=False, include_context=False)
     fault = min(faults, key=lambda one: one["type"] != "extra_forbidden")
     where = ".".join(str(part) for part in fault["loc"])
-    return f"{where}: {fault['msg']}" if where else str(fault["msg"])
+    told = str(fault["msg"]).removeprefix("Value error, ")
+    return f"{where}: {told}" if where else told
 
 
 def _first_line(error: Exception) -> str:

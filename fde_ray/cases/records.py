@@ -12,10 +12,33 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fde_ray.model.base import Record
+from fde_ray.model.spelling import spelt
 
 Text = Annotated[str, Field(min_length=1, max_length=4000)]
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
-FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+Name = Annotated[
+    str,
+    spelt(
+        r"[a-z][a-z0-9_]{0,63}",
+        "name: write up to 64 small letters, digits and '_', with a letter first",
+    ),
+]
+FileName = Annotated[
+    str,
+    spelt(
+        r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}",
+        "file name: write up to 100 letters, digits, '.', '_' and '-', with a letter or digit "
+        "first",
+    ),
+]
+Code = Annotated[
+    str,
+    spelt(
+        r"[a-z][a-z0-9_.]{0,63}",
+        "code of a violation: write up to 64 small letters, digits, '_' and '.', with a letter "
+        "first",
+    ),
+]
+Sha256 = Annotated[str, spelt(r"[0-9a-f]{64}", "SHA-256: write 64 digits of 0-9 and a-f")]
 
 
 class IssueType(StrEnum):
@@ -150,16 +173,18 @@ class CaseMeta(Record):
         "scheduling", "field", "forecasting", "process", "property", "risk", "yield",
     ]  # fmt: skip
     scenario_tags: tuple[Text, ...]
-    version: Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")]
+    version: Annotated[str, spelt(r"[0-9]+\.[0-9]+\.[0-9]+", "version: write one as 1.0.0")]
     direction: Literal["min", "max"]
     kind: Literal["artifact", "executable"]
     objective_text: Text
-    hard_constraints: tuple[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_.]{0,63}$")], ...]
+    hard_constraints: tuple[Code, ...]
     limits: Limits
     program: Program | None = None
     """Of executable cases alone."""
     seed_public: int
-    canary: Annotated[str, Field(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
+    canary: Annotated[
+        str, spelt(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID in small letters")
+    ]
     locale: Text
     units: Units
     licence: Text
@@ -181,7 +206,7 @@ class Reference(Record):
     budget: Text
     best_bound: float | None
     noise: float = Field(ge=0)
-    scored_with: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    scored_with: Sha256
 
 
 class Case(Record):
@@ -222,7 +247,7 @@ class ProbeExpectation(Record):
     """What the evaluator says to a probe. `score` is the exact repr of a float."""
 
     valid: bool
-    score: Annotated[str, Field(pattern=r"^[0-9.e-]{1,32}$")]
+    score: Annotated[str, spelt(r"[0-9.e-]{1,32}", "number: write it as Python does")]
     stage: Literal["structure", "constraint", "quality"]
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from .base import Record
+from .spelling import spelt
 from .units import Duration, Size, parse_duration, parse_size
 
 _DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
@@ -21,7 +22,25 @@ def _ip_and_port(value: str) -> str:
 
 
 IpAndPort = Annotated[str, AfterValidator(_ip_and_port)]
-DnsLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+_PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+DnsLabel = Annotated[
+    str,
+    Field(max_length=63),
+    spelt(
+        _PART,
+        "such name: write small letters, digits and '-', with a letter or digit first and last",
+    ),
+]
+DnsSubdomain = Annotated[
+    str,
+    Field(max_length=253),
+    spelt(
+        rf"{_PART}(\.{_PART})*",
+        "such name: write small letters, digits, '-' and '.', with a letter or digit at each end "
+        "and beside each '.'",
+    ),
+]
+"""As Kubernetes takes names of most objects; those of namespaces are labels."""
 
 
 class Toleration(Record):
@@ -39,7 +58,7 @@ class KubernetesProfile(Record):
     image: str = Field(min_length=1)
     """name@sha256:…; a tag only with `pull: Never`."""
     pull: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
-    runtime_class: DnsLabel | None = "gvisor"
+    runtime_class: DnsSubdomain | None = "gvisor"
     """Where a cluster has no such class, no pod is taken; None = the cluster's default runtime."""
     user_namespaces: bool = False
     """`hostUsers: false`, where nodes and runtime can."""

@@ -96,7 +96,7 @@ PROGRAM_TABLE = '[program]\nentry = "policy.py"\ninstance_s = 10\ninstance_mib =
         pytest.param('"policy.py"', '"policy.sh"', "no Python file", id="not Python"),
         pytest.param('"policy.py"', '"../policy.py"', "program.entry", id="escape"),
         pytest.param('"policy.py"', '"_policy.py"', "program.entry", id="underscore"),
-        pytest.param('"policy.py"', '""', "program.entry", id="empty entry"),
+        pytest.param('"policy.py"', '""', "program.entry: '' is no file name", id="empty entry"),
         pytest.param('"policy.py"', '"' + "x" * 5000 + '.py"', "program.entry", id="huge entry"),
         pytest.param('entry = "policy.py"', "entry = 1", "program.entry", id="mistyped entry"),
         pytest.param('entry = "policy.py"\n', "", "program.entry", id="no entry"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from ipaddress import ip_address, ip_network
 from typing import Annotated, Self
 
-from pydantic import Field, StringConstraints, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from fde_ray.model.base import Record
 from fde_ray.model.errors import UserError, shortened
+from fde_ray.model.kubernetes import DnsLabel, DnsSubdomain
+from fde_ray.model.spelling import spelt
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 NARROWEST = {4: 16, 6: 48}
 """Shortest prefix of a plane's network: a fence with a wider hole is none."""
@@ -28,9 +29,9 @@ class AddressPeer(Record):
 class PodsPeer(Record):
     """A plane that runs as pods; its service's address is allowed by the pods behind it."""
 
-    namespace: Name
-    label: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_./]{0,250}$")]
-    value: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]{0,62}$")]
+    namespace: DnsLabel
+    label: Annotated[str, spelt(r"[A-Za-z0-9][-A-Za-z0-9_./]{0,250}", "label of pods")]
+    value: Annotated[str, spelt(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}", "value of a label")]
     port: Port
     """The one that the pods listen on, not the service's."""
 
@@ -41,10 +42,10 @@ Peer = AddressPeer | PodsPeer
 class FenceSettings(Record):
     """One run namespace. Who drives runs lives in another: its account must not be a pod's."""
 
-    namespace: Name = "fde-ray-runs"
-    engine_namespace: Name = "fde-ray"
-    engine_account: Name = "fde-ray-engine"
-    runtime_class: Name | None = "gvisor"
+    namespace: DnsLabel = "fde-ray-runs"
+    engine_namespace: DnsLabel = "fde-ray"
+    engine_account: DnsLabel = "fde-ray-engine"
+    runtime_class: DnsSubdomain | None = "gvisor"
     """Pods that name another are refused; None = those that name any."""
     run_plane: tuple[Peer, ...] = Field(min_length=1)
     """What solving pods reach."""
@@ -63,7 +64,7 @@ class FenceSettings(Record):
     """The most that one pod may ask for."""
     pod_memory_gib: int = Field(default=64, ge=1)
     pod_disk_gib: int = Field(default=200, ge=1)
-    images: tuple[Annotated[str, StringConstraints(pattern=r"^[!-~]{1,500}$")], ...] = ()
+    images: tuple[Annotated[str, spelt(r"[!-~]{1,500}", "beginning of an image")], ...] = ()
     """Beginnings of the image references that pods may use; empty = any."""
     user_namespaces: bool = False
     """Whether pods must run in a user namespace of their own (`hostUsers: false`)."""
@@ -99,7 +100,8 @@ def parsed_peer(text: str) -> Peer:
             return _pods_peer(where, int(port))
         return AddressPeer(network=_network(where), port=int(port))
     except ValidationError as error:
-        raise UserError(f"{shown}: {error.errors()[0]['msg']}; {_GRAMMAR}") from error
+        told = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise UserError(f"{shown}: {told}; {_GRAMMAR}") from error
 
 
 def _pods_peer(where: str, port: int) -> PodsPeer:
