@@ -116,6 +116,7 @@ def render(
 
       kubectl apply --server-side -f fence
     """
+    from fde_ray.model.wording import counted
     from fde_ray.sandbox.kubernetes.fence import as_list, as_yaml, fence_objects
 
     from .output import emit_json, note
@@ -146,7 +147,8 @@ def render(
     else:
         typer.echo(as_yaml(objects), nl=False)
     if read.concurrency.gradings is None:
-        note(f"the reserve holds {held} grades at once; set concurrency.gradings to no more")
+        grades = counted(held, "grade")
+        note(f"the reserve holds {grades} at once; set concurrency.gradings to no more")
 
 
 def _settings(profile: Profile, peers: dict[str, list[str] | None], **given: Any) -> FenceSettings:
@@ -207,15 +209,19 @@ def _planes(
 ) -> tuple[Peer, ...]:
     """Return the peers of an option, else the one of the profile."""
     from fde_ray.model.errors import UserError
+    from fde_ray.sandbox.kubernetes.checking import pod_address
     from fde_ray.sandbox.kubernetes.fence import parsed_peer
 
-    given = peers[option] or ([address.removeprefix("http://")] if address else [])
-    if is_needed and not given:
-        plane = option.removeprefix("--").removesuffix("-plane")
+    if given := peers[option]:
+        return tuple(parsed_peer(each) for each in given)
+    plane = option.removeprefix("--").removesuffix("-plane")
+    if address is not None:
+        return (parsed_peer(pod_address(f"planes.{plane}", address)),)
+    if is_needed:
         raise UserError(
             f"no network policy without it: give {option}, or planes.{plane} in the profile"
         )
-    return tuple(parsed_peer(each) for each in given)
+    return ()
 
 
 def _write(objects: list[dict[str, Any]], folder: Path) -> None:

@@ -105,6 +105,25 @@ def test_reserve_holds_the_gradings_of_the_profile(profile: Path, cli: CommandLi
     assert ended.err == ""
 
 
+def test_one_grade_is_told_as_one(profile: Path, cli: CommandLine) -> None:
+    words = ("--pods", "9", "--grading-pods", "3")
+    rendered = cli("cluster", "render", "--profile", profile, *words)
+    assert "the reserve holds 1 grade at once;" in rendered.err
+
+
+@pytest.mark.parametrize("key", ["run", "ingest", "grade"])
+@pytest.mark.parametrize("address", ["http://plane.example:8082", "unix:/run/plane"])
+def test_a_plane_with_a_host_name_is_told_by_its_key(
+    profile: Path, cli: CommandLine, key: str, address: str
+) -> None:
+    port = {"run": 8080, "ingest": 8082, "grade": 8081}[key]
+    profile.write_text(PROFILE.replace(f"http://10.0.0.7:{port}", address))
+    ended = cli("cluster", "render", "--profile", profile)
+    assert ended.code == 2
+    assert f"planes.{key} is {address}; pods reach planes by IP address alone" in ended.err
+    assert "write http://ip:port" in ended.err
+
+
 def test_cases_that_cannot_be_read_may_ask_for_programs(
     profile: Path, cli: CommandLine, tmp_path: Path
 ) -> None:

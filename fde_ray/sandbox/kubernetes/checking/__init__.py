@@ -7,13 +7,14 @@ which are deleted.
 
 from .checks import Check, refuse_if_open
 from .everything import cluster_checks
-from .isolation import Target, isolation_checks, target_of
+from .isolation import Target, isolation_checks, pod_address, target_of
 
 __all__ = [
     "Check",
     "Target",
     "cluster_checks",
     "isolation_checks",
+    "pod_address",
     "refuse_if_open",
     "target_of",
 ]

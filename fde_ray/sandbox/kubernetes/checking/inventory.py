@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fde_ray.model.kubernetes import KubernetesProfile
+from fde_ray.model.wording import counted
 from fde_ray.sandbox.kubernetes import contract as c
 from fde_ray.sandbox.kubernetes.faults import ApiFault
 from fde_ray.sandbox.kubernetes.fence.network import POLICIES
@@ -25,7 +26,8 @@ async def versions_check(api: Api, _: KubernetesProfile) -> Check:
     server = str((await api.request("GET", "/version")).get("gitVersion"))
     nodes = (await api.request("GET", "/api/v1/nodes")).get("items") or []
     kubelets = sorted({str(node["status"]["nodeInfo"]["kubeletVersion"]) for node in nodes})
-    seen = f"server {server}, {len(nodes)} nodes with {', '.join(kubelets) or 'no kubelet'}"
+    seen = f"server {server}, {counted(len(nodes), 'node')} with "
+    seen += ", ".join(kubelets) or "no kubelet"
     if _numbers(server) < LEAST:
         return Check("versions", False, seen, "use Kubernetes 1.30 or newer")
     if not any(_is_ready(node) for node in nodes):
@@ -101,7 +103,7 @@ async def admission_check(api: Api, profile: KubernetesProfile) -> Check:
     await api.request("GET", f"{_ADMISSION}/validatingadmissionpolicybindings/{name}")
     warnings = ((policy.get("status") or {}).get("typeChecking") or {}).get("expressionWarnings")
     if warnings:
-        return Check(what, False, f"the server warns of {len(warnings)} rules", RENDER)
+        return Check(what, False, f"the server warns of {counted(len(warnings), 'rule')}", RENDER)
     weak = decoy("fde-canary-weak", profile)
     weak["spec"]["automountServiceAccountToken"] = True
     path = f"/api/v1/namespaces/{profile.namespace}/pods"
@@ -109,8 +111,8 @@ async def admission_check(api: Api, profile: KubernetesProfile) -> Check:
         await api.request("POST", path, query={"dryRun": "All"}, body=weak)
     except ApiFault as fault:
         if name in fault.detail:
-            rules = len(policy["spec"]["validations"])
-            return Check(what, True, f"{rules} rules; a weaker pod is refused")
+            rules = counted(len(policy["spec"]["validations"]), "rule")
+            return Check(what, True, f"{rules}; a weaker pod is refused")
         return Check(what, False, f"another rule came first: {fault.detail}", "mend that")
     return Check(what, False, "a weaker pod was taken", RENDER)
 

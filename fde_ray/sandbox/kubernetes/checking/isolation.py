@@ -61,17 +61,17 @@ def target_of(
 
     forbidden: addresses of the API server.
     """
-    run = tuple(_plane("ingest", at) for at in (planes.ingest,) if at is not None)
-    run = tuple(dict.fromkeys((_plane("run", planes.run), *run)))
-    return Target(profile, run, (_plane("grade", planes.grade),), forbidden)
+    run = tuple(pod_address("planes.ingest", at) for at in (planes.ingest,) if at is not None)
+    run = tuple(dict.fromkeys((pod_address("planes.run", planes.run), *run)))
+    return Target(profile, run, (pod_address("planes.grade", planes.grade),), forbidden)
 
 
-def _plane(name: str, address: str | None) -> str:
-    """Return ip:port: pods resolve no names."""
+def pod_address(key: str, address: str | None) -> str:
+    """Return a plane's ip:port: pods resolve no names. key: what of the profile holds it."""
     found = urlsplit(address or "")
     if not is_ip(found.hostname or ""):
         raise UserError(
-            f"planes.{name} is {address or 'not set'}; pods reach planes by IP address alone: "
+            f"{key} is {address or 'not set'}; pods reach planes by IP address alone: "
             "write http://ip:port"
         )
     return found.netloc

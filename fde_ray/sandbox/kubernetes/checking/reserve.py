@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from fde_ray.model.kubernetes import KubernetesProfile
+from fde_ray.model.wording import counted, is_or_are
 from fde_ray.sandbox.kubernetes.contract import PRIORITY_GRADE
 from fde_ray.sandbox.kubernetes.fence.reserve import Grading, Reserve, grades_held, shortage
 from fde_ray.sandbox.kubernetes.fence.space import CANARIES
@@ -28,8 +29,9 @@ async def reserve_check(api: Api, profile: KubernetesProfile, grading: Grading) 
     reserve = kept_by(quotas[PRIORITY_GRADE]["spec"]["hard"])
     if (missing := shortage(reserve, grading)) is not None:
         return Check("reserve", False, missing.detail, missing.remedy)
-    held, roles = grades_held(reserve, grading), ", ".join(grading.roles)
-    return Check("reserve", True, f"{held} grades at once ({roles}), {grading.at_once} are wanted")
+    held, roles = counted(grades_held(reserve, grading), "grade"), ", ".join(grading.roles)
+    wanted = f"{grading.at_once} {is_or_are(grading.at_once)} wanted"
+    return Check("reserve", True, f"{held} at once ({roles}), {wanted}")
 
 
 def kept_by(hard: Object) -> Reserve:

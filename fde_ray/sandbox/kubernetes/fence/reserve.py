@@ -10,6 +10,7 @@ from math import ceil
 from typing import NamedTuple
 
 from fde_ray.model.kubernetes import KubernetesProfile
+from fde_ray.model.wording import counted
 from fde_ray.sandbox.kubernetes.contract import PodRole
 
 from .settings import FenceSettings
@@ -85,20 +86,23 @@ def shortage(reserve: Reserve, grading: Grading) -> Shortage | None:
     remedy = f"give `cluster render` {options}"
     if held:
         remedy += f", or set concurrency.gradings to {held}"
-    return Shortage(f"{who} {taken}, and {kept} are kept for grading", remedy)
+    are = "is" if kept == "1" else "are"
+    return Shortage(f"{who} {taken}, and {kept} {are} kept for grading", remedy)
 
 
 def _lacking(reserve: Reserve, grading: Grading) -> tuple[str, str, str]:
     """Return what is taken of that which is short, what is kept of it, and what gives more."""
     if reserve.pods < grading.pods:
-        taken = f"{grading.pods} pods ({', '.join(grading.roles)})"
+        taken = f"{counted(grading.pods, 'pod')} ({', '.join(grading.roles)})"
         return taken, str(reserve.pods), f"--grading-pods {grading.pods}"
+    is_one = grading.at_once == 1
+    whose, extractors = ("its", "extractor") if is_one else ("their", "extractors")
     cpu = grading.at_once * grading.cpu
     if reserve.cpu is not None and reserve.cpu <= cpu:
-        taken = f"{cpu:g} cores without their extractors"
+        taken = f"{cpu:g} core{'' if cpu == 1 else 's'} without {whose} {extractors}"
         return taken, f"{reserve.cpu:g}", "more --cpu or --grading-pods"
     gib = grading.at_once * grading.memory_bytes / 2**30
-    taken, kept = f"{gib:g} GiB without their programs", (reserve.memory_bytes or 0) / 2**30
+    taken, kept = f"{gib:g} GiB without {whose} programs", (reserve.memory_bytes or 0) / 2**30
     return taken, f"{kept:g}", "more --memory or --grading-pods"
 
 

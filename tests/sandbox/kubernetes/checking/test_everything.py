@@ -70,6 +70,13 @@ async def test_user_namespaces_are_told_of_where_the_runtime_has_them(
     assert bool(check.remedy) is not ok
 
 
+async def test_one_of_a_thing_is_told_as_one(cluster: Cluster) -> None:
+    one = GRADING._replace(at_once=1)
+    found = {c.what: c for c in await cluster_checks(cluster, TARGET, one, cluster.clock)}
+    assert ", 1 node with " in found["versions"].detail
+    assert found["reserve"].detail.endswith(", 1 is wanted")
+
+
 def without(path: str) -> Callable[[Cluster], Any]:
     return lambda cluster: cluster.objects.pop(path)
 
@@ -148,6 +155,11 @@ FAULTS: dict[str, tuple[str, Callable[[Cluster], Any], str]] = {
         "admission",
         with_(_POLICY, status={"typeChecking": {"expressionWarnings": [{}, {}]}}),
         "warns of 2 rules",
+    ),
+    "a rule that does not compile": (
+        "admission",
+        with_(_POLICY, status={"typeChecking": {"expressionWarnings": [{}]}}),
+        "warns of 1 rule;",
     ),
     "weak pods pass": ("admission", _weak_pods_pass, "a weaker pod was taken"),
     "refused by another rule": ("admission", _refused_by_another, "violates PodSecurity"),

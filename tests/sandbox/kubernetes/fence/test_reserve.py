@@ -47,7 +47,7 @@ def test_a_grade_has_a_pod_for_each_program_that_runs_in_one(
     [
         (Reserve(8), 4, None),
         (Reserve(7), 3, SEVEN_PODS),
-        (Reserve(1), 0, "and 1 are kept for grading; give `cluster render` --grading-pods 8"),
+        (Reserve(1), 0, "and 1 is kept for grading; give `cluster render` --grading-pods 8"),
         (Reserve(0), 0, "and 0 are kept for grading; give `cluster render` --grading-pods 8"),
         (Reserve(MANY, 6.5), 4, None),
         (Reserve(MANY, 6.0), 3, "4 grades at once take 6 cores without their extractors, and 6 "),
@@ -67,6 +67,28 @@ def test_what_is_short_is_told_with_what_to_set(
     else:
         assert found is not None
         assert told in f"{found.detail}; {found.remedy}"
+
+
+@pytest.mark.parametrize(
+    ("reserve", "sizes", "told"),
+    [
+        (Reserve(0), {"scoring": "refuse"}, "a grade takes 1 pod (extract), and 0 are kept"),
+        (
+            Reserve(MANY, 1.0),
+            {"shim_cpu": 0.25, "scoring_cpu": 0.5},
+            "a grade takes 1 core without its extractor, and 1 is kept for grading",
+        ),
+        (
+            Reserve(MANY, None, GIB),
+            {"shim_memory": "1GiB"},
+            "a grade takes 2 GiB without its programs, and 1 is kept for grading",
+        ),
+    ],
+)
+def test_one_of_a_thing_is_told_as_one(reserve: Reserve, sizes: dict[str, Any], told: str) -> None:
+    found = shortage(reserve, grading_of(profile(**sizes), 1, has_programs=False))
+    assert found is not None
+    assert found.detail.startswith(told)
 
 
 def test_one_grade_that_has_no_place_can_only_be_given_one() -> None:
