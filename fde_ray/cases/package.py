@@ -20,7 +20,7 @@ from fde_ray.cases.foreign import (
     tree_files,
 )
 from fde_ray.cases.manifest import checked_manifest
-from fde_ray.cases.programs import check_program
+from fde_ray.cases.programs import check_program, refuse_huge
 from fde_ray.cases.records import (
     Case,
     CaseMeta,
@@ -80,7 +80,9 @@ def load_case(path: Path) -> Case:
     root = path.absolute()
     if root.is_symlink() or not root.is_dir():
         raise CaseError(path, "is no case folder")
-    names = [name for name, _ in tree_files(root)]
+    files = list(tree_files(root))
+    refuse_huge(root, files)
+    names = [name for name, _ in files]
     for name in names:
         _refuse_unknown(root, name)
     for name in _REQUIRED:

@@ -7,12 +7,13 @@ a sandbox, `authoring.program_runs` those of a case's author.
 """
 
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from fde_ray.cases.foreign import read_file, read_json, tree_files
+from fde_ray.cases.foreign import MAX_DATA_BYTES, read_file, read_json, tree_files
 from fde_ray.cases.records import CaseMeta, Program, SubmissionSchema
 from fde_ray.model.base import Record
 from fde_ray.model.boxes import MAX_KEPT_BYTES
@@ -91,6 +92,20 @@ def program_argv(python: str, folder: str, entry: str) -> tuple[str, ...]:
     return (python, "-B", "-s", f"{folder}/{entry}")
 
 
+def refuse_huge(root: Path, files: Iterable[tuple[str, os.stat_result]]) -> None:
+    """Raise CaseError for an instance that is too large for any reader of packages.
+
+    files: of a package, by name below `root`. Readers would tell of their own limit.
+    """
+    for name, facts in files:
+        if name.startswith(f"sealed/{INSTANCES}/") and facts.st_size > MAX_DATA_BYTES:
+            raise CaseError(root / name, _too_large())
+
+
+def _too_large() -> str:
+    return f"is larger than {MAX_KEPT_BYTES} bytes, the most of an instance"
+
+
 def instance_names(sealed: Path) -> list[str]:
     """Return the names of the hidden instances below a case's sealed folder, in order."""
     return [name for name, _ in tree_files(sealed / INSTANCES)]
@@ -165,6 +180,6 @@ def _instance_count(folder: Path) -> int:
                 "an instance's name is of letters, digits, . _ - and begins with a letter or digit",
             )
         if not 0 < facts.st_size <= MAX_KEPT_BYTES:
-            fault = "is larger than" if facts.st_size else "is empty; an instance has 1 to"
-            raise CaseError(folder / name, f"{fault} {MAX_KEPT_BYTES} bytes")
+            empty = f"is empty; an instance has 1 to {MAX_KEPT_BYTES} bytes"
+            raise CaseError(folder / name, _too_large() if facts.st_size else empty)
     return len(found)

@@ -10,7 +10,7 @@ from fde_ray.cases.admission import RULES, Bench, check_case
 from fde_ray.cases.authoring.probe_runs import evaluate_files
 from fde_ray.cases.authoring.program_runs import answered_files
 from fde_ray.cases.authoring.writers import write_manifest
-from fde_ray.cases.foreign import MAX_TEXT_BYTES
+from fde_ray.cases.foreign import MAX_DATA_BYTES
 from fde_ray.cases.package import load_case
 from fde_ray.cases.programs import MAX_INSTANCES, RUNS_FILE, read_instances
 from fde_ray.cases.records import Case, Program
@@ -169,8 +169,8 @@ def test_an_executable_case_without_instances_is_refused(root: Path) -> None:
         ("x" * 101, b"{}", "name"),
         ("two\nlines", b"{}", "control characters"),
         ("empty.json", b"", "is empty"),
-        ("huge.json", b" " * (MAX_KEPT_BYTES + 1), "is larger than"),
-        ("monster.json", b" " * (MAX_TEXT_BYTES * 5), "is larger than"),
+        ("huge.json", b" " * (MAX_KEPT_BYTES + 1), "larger than 2097152 bytes, the most of an in"),
+        ("monster.json", b" " * (MAX_DATA_BYTES + 1), "larger than 2097152 bytes, the most of an"),
     ],
 )
 def test_an_instance_that_cannot_be_fed_is_refused(
@@ -352,3 +352,21 @@ def test_a_reference_without_an_answer_says_how_its_program_ended(
     assert result.ok is False
     assert told in result.detail
     assert "not valid: " in result.detail
+
+
+def test_a_greedy_program_that_ends_without_an_answer_is_told_of(root: Path) -> None:
+    (code,) = (root / "sealed" / "probes" / "greedy_full" / "files").rglob("*.py")
+    code.write_text("raise SystemExit(7)\n")
+    write_manifest(root)
+    (result,) = check_case(load_case(root), rules=["A8"])
+    assert result.ok is False
+    assert "policy.py has no answer to first_shop.json (exit 7)" in result.detail
+
+
+def test_a_greedy_program_that_is_only_bad_has_no_such_excuse(root: Path) -> None:
+    files = root / "sealed" / "probes" / "greedy_full" / "files"
+    (code,) = files.rglob("*.py")
+    code.write_text(policy())
+    write_manifest(root)
+    (result,) = check_case(load_case(root), rules=["A8"])
+    assert result.detail == "greedy_full 1.000 is not in 0.3-0.85"

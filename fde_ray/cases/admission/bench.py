@@ -57,11 +57,11 @@ class Bench:
             self._answers[key] = answered_files(self.case, files)
         return self._answers[key]
 
-    def unanswered(self) -> str | None:
-        """Return why the reference program has no answer somewhere; None = it has all of them."""
+    def unanswered(self, files: Mapping[str, bytes]) -> str | None:
+        """Return why a delivered program has no answer somewhere; None = it has all of them."""
         if self.case.meta.program is None:
             return None
-        return unanswered(self.judged_files(self.best))
+        return unanswered(self.judged_files(files))
 
     def _judged(self, files: Mapping[str, bytes]) -> Evaluation:
         key = tree_hash(files.items())

@@ -11,7 +11,7 @@ def reference_is_exact(bench: Bench) -> RuleResult:
     """A2: the reference is valid, its raw is bit-equal, its quality exactly 1."""
     run, reference = bench.run(bench.best), bench.case.reference
     result = run.result or {}
-    faults = [] if (fault := bench.unanswered()) is None else [fault]
+    faults = [] if (fault := bench.unanswered(bench.best)) is None else [fault]
     if run.status != 0 or not run.valid:
         said = run.stderr.splitlines()[-1:] or [f"the evaluator ended with {run.status}"]
         told = ", ".join(run.codes or said)
@@ -68,7 +68,9 @@ def greedy_leaves_room(bench: Bench) -> RuleResult:
     faults = _missing(bench, "greedy_full")
     for name, score in scores.items():
         if not bench.run_probe(name).valid or not GREEDY_MIN <= score <= GREEDY_MAX:
-            faults.append(f"{name} {score:.3f} is not in {GREEDY_MIN}-{GREEDY_MAX}")
+            told = f"{name} {score:.3f} is not in {GREEDY_MIN}-{GREEDY_MAX}"
+            why = bench.unanswered(bench.probe_files(name))
+            faults.append(told if why is None else f"{told}: {why}")
     return verdict("A8", faults, "greedy is valid and leaves headroom", scores)
 
 
