@@ -29,7 +29,7 @@ Object = dict[str, Any]
 Verb = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 DEADLINE_S, TRY_S = 60.0, 20.0
-GREETING_S = 8.0
+GREETING_S = 5.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 8.0
 CLOSE_S = 0.25
 WRITES_AT_ONCE = 8
