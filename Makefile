@@ -97,7 +97,7 @@ else
 	$(BIN)/pytest -m 'kube and not slow and alone' tests/kube
 endif
 
-test-kube-long: lab-images lab-up ## the same whole, on both runtimes (an hour)
+test-kube-long: lab-images lab-up ## the same whole, on both runtimes (three quarters of an hour)
 	$(BIN)/pytest -m kube $(or $(PYTEST_ARGS),tests/kube)
 
 probes: setup $(if $(KUBECONFIG),,lab-images lab-up) ## try to break out of run pods: of the lab, or of $KUBECONFIG with IMAGE=
