@@ -1,8 +1,8 @@
 """The fence around run pods: everything that a cluster holds before the first of them starts.
 
 `fence_objects` is the way in. `settings` is what an operator decides, `weaknesses` the list of
-what no run pod may have, `reserve` whether
-grading has its places, and the other modules each build one part.
+what no run pod may have, `reserve` whether grading has its places, and the other modules each build
+one part.
 """
 
 from .documents import as_files, as_list, as_yaml
