@@ -17,7 +17,8 @@ from fde_ray.gateway.ports import EvaluateReply
 from fde_ray.model.boxes import BOX_ROLES, BoxJob, BoxResult, BoxRole
 from fde_ray.sandbox.records import Completed, Once, SessionStart
 from fde_ray.shim.unpacking import unpack
-from tests.engine.drivers import opened, two_points
+from fde_ray.store.runs import SweepRun
+from tests.engine.drivers import make_spec, opened, submitted, two_points, worked
 from tests.engine.stage import Agent, Script, Stage, delivers, extracting, output, packed
 
 
@@ -132,3 +133,17 @@ async def boxed(
             yield runtime
         finally:
             await stage.scorer.aclose()
+
+
+async def only_run(runtime: Runtime, **spec: Any) -> SweepRun:
+    """Have one run graded to its end. spec: what its sweep has otherwise."""
+    (status,) = await worked(runtime, await submitted(runtime, make_spec(**spec)))
+    (run,) = status.runs
+    return run
+
+
+async def nothing_is_left(runtime: Runtime, stage: BoxStage) -> None:
+    assert await runtime.store.open_sessions() == []
+    assert await stage.sessions() == []
+    assert await runtime.store.waiting_lines() == frozenset()
+    assert not [key for key in await runtime.objects.list("") if "/boxes/" in key]

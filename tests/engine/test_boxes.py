@@ -26,8 +26,16 @@ from fde_ray.model.states import GradeState, Phase
 from fde_ray.sandbox.places import mount_points
 from fde_ray.sandbox.records import Handle, MountPoint, Once, Outcome
 from fde_ray.store.objects import FolderStore, layout
-from fde_ray.store.runs import RunStore, SweepRun
-from tests.engine.boxes import BoxAgent, BoxStage, boxed, pods, serves
+from fde_ray.store.runs import RunStore
+from tests.engine.boxes import (
+    BoxAgent,
+    BoxStage,
+    boxed,
+    nothing_is_left,
+    only_run,
+    pods,
+    serves,
+)
 from tests.engine.drivers import make_spec, make_stage, opened, result, submitted, worked
 from tests.engine.killing import Killer
 from tests.engine.stage import Agent, Stage, extracting, output
@@ -36,19 +44,6 @@ from tests.engine.virtual import LoopClock, played
 from tests.store.builders import GRADE, ManualClock, make_plan, run_id
 
 OWNER = f"{run_id(1)}/{GRADE}"
-
-
-async def only_run(runtime: Any) -> SweepRun:
-    (status,) = await worked(runtime, await submitted(runtime, make_spec()))
-    (run,) = status.runs
-    return run
-
-
-async def nothing_is_left(runtime: Any, stage: BoxStage) -> None:
-    assert await runtime.store.open_sessions() == []
-    assert await stage.sessions() == []
-    assert await runtime.store.waiting_lines() == frozenset()
-    assert not [key for key in await runtime.objects.list("") if "/boxes/" in key]
 
 
 def test_programs_in_a_box_give_the_result_that_they_give_here(tmp_path: Path) -> None:

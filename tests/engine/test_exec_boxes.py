@@ -13,7 +13,6 @@ import pytest
 
 from fde_ray.cases.package import load_cases
 from fde_ray.engine.controller import Controller
-from fde_ray.engine.runtime import Runtime
 from fde_ray.gateway.messages import JobReply
 from fde_ray.model.boxes import BoxResult
 from fde_ray.model.errors import SandboxError, StoreError
@@ -21,8 +20,7 @@ from fde_ray.model.failures import FailureKind
 from fde_ray.model.result import canonical
 from fde_ray.model.states import GradeState, Phase
 from fde_ray.sandbox.records import Handle, Outcome
-from fde_ray.store.runs import SweepRun
-from tests.engine.boxes import BoxAgent, BoxStage, boxed, pods, serves
+from tests.engine.boxes import BoxAgent, BoxStage, boxed, nothing_is_left, only_run, pods, serves
 from tests.engine.drivers import make_spec, result, submitted, worked
 from tests.engine.killing import Killer
 from tests.engine.stage import Agent
@@ -74,19 +72,6 @@ class ExecStage(BoxStage):
         return boxed(home, self, cases=self.cases, **profile)
 
 
-async def only_run(runtime: Runtime) -> SweepRun:
-    (status,) = await worked(runtime, await submitted(runtime, make_spec(cases=(CASE_ID,))))
-    (run,) = status.runs
-    return run
-
-
-async def nothing_is_left(runtime: Runtime, stage: BoxStage) -> None:
-    assert await runtime.store.open_sessions() == []
-    assert await stage.sessions() == []
-    assert await runtime.store.waiting_lines() == frozenset()
-    assert not [key for key in await runtime.objects.list("") if "/boxes/" in key]
-
-
 def until_told(
     ends: Callable[[BoxAgent, JobReply], bool],
 ) -> Box:
@@ -111,7 +96,7 @@ def test_a_program_is_fed_each_instance_in_a_box_that_sees_nothing_else(
     async def main() -> None:
         stage = ExecStage(case_folder)
         async with stage.boxed(tmp_path) as runtime:
-            run = await only_run(runtime)
+            run = await only_run(runtime, cases=(CASE_ID,))
             assert (run.grade, run.score) == (GradeState.SCORED, 1.0)
             assert stage.boxes("exec") == [f"{run.run_id}/{run.grade_id}/exec.1"]
             assert len(stage.boxes("score")) == 1
@@ -142,7 +127,7 @@ def test_a_lost_box_of_programs_costs_no_answer(case_folder: Path, tmp_path: Pat
         box = until_told(lambda agent, _: agent.number == 1)
         stage = ExecStage(case_folder, box)
         async with stage.boxed(tmp_path) as runtime:
-            run = await only_run(runtime)
+            run = await only_run(runtime, cases=(CASE_ID,))
             found = await result(runtime)
             assert (run.grade, run.score, run.attempt) == (GradeState.SCORED, 1.0, 1)
             assert [route.failure for route in found.routes] == [None] * 3
@@ -180,7 +165,7 @@ def test_a_program_that_ends_its_box_has_no_answer_and_the_next_instance_has_ano
         )
         stage = Ended(case_folder, box)
         async with stage.boxed(tmp_path) as runtime:
-            run = await only_run(runtime)
+            run = await only_run(runtime, cases=(CASE_ID,))
             assert (run.grade, run.attempt) == (GradeState.SCORED, 1)
             assert run.score == pytest.approx(2 / 3)
             assert [one[-1] for one in stage.boxes("exec")] == ["1", "2"]
@@ -200,7 +185,7 @@ def test_a_box_that_hangs_is_followed_by_another(case_folder: Path, tmp_path: Pa
     async def main() -> None:
         stage = ExecStage(case_folder, hangs)
         async with stage.boxed(tmp_path) as runtime:
-            run = await only_run(runtime)
+            run = await only_run(runtime, cases=(CASE_ID,))
             assert (run.grade, run.score, run.attempt) == (GradeState.SCORED, 1.0, 1)
             first, _ = await runtime.store.attempts_of(run.run_id, "exec")
             assert first.failure == FailureKind.SHIM_LOST.value
@@ -234,7 +219,7 @@ def test_a_store_that_is_away_as_a_program_ends_its_box_makes_it_no_loss_of_ours
         stage = Ended(case_folder, until_told(lambda agent, _: agent.number == 1))
         async with stage.boxed(tmp_path) as runtime:
             runtime.store.lose_jobs = away_once(runtime.store.lose_jobs)
-            run = await only_run(runtime)
+            run = await only_run(runtime, cases=(CASE_ID,))
             assert (run.grade, run.attempt) == (GradeState.SCORED, 1)
             assert run.score == pytest.approx(2 / 3), "the first instance has no answer"
             await nothing_is_left(runtime, stage)
@@ -254,7 +239,7 @@ def test_boxes_of_programs_that_never_come_up_are_no_score(
     async def main() -> None:
         stage = Full(case_folder)
         async with stage.boxed(tmp_path, attempts=2) as runtime:
-            run = await only_run(runtime)
+            run = await only_run(runtime, cases=(CASE_ID,))
             assert (run.phase, run.grade) == (Phase.QUARANTINED, GradeState.GRADE_MISSING)
             assert (run.score, run.failure) == (None, FailureKind.GRADER_SANDBOX.value)
             assert "no node has room" in (run.detail or "")
