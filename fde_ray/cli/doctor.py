@@ -56,9 +56,10 @@ def doctor(
     from .output import emit_json, note
     from .setting import profile_from, wait_for
 
+    read = profile_from(profile)
     if cluster:
         note("looking at the cluster; its pods take half a minute ...")
-    found = wait_for(_findings(profile_from(profile), cluster))
+    found = wait_for(_findings(read, cluster))
     if json_:
         emit_json([finding._asdict() for finding in found])
     else:

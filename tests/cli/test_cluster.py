@@ -138,6 +138,16 @@ def test_doctor_needs_a_profile_with_a_cluster(empty_home: Path, cli: CommandLin
     assert "`kubernetes:` block" in ended.err
 
 
+def test_a_mistyped_profile_is_told_before_the_doctor_looks_at_anything(
+    profile: Path, cli: CommandLine
+) -> None:
+    profile.write_text(profile.read_text().replace("runtime: kubernetes", "runtim: kubernetes"))
+    ended = cli("doctor", "--cluster", "--profile", profile)
+    assert ended.code == 2
+    (line,) = ended.err.splitlines()
+    assert "runtim" in line
+
+
 def test_doctor_without_a_way_to_the_cluster_says_what_to_set(
     profile: Path, cli: CommandLine
 ) -> None:
